@@ -13,6 +13,7 @@ from airflow_eos.core.delivery.task import (
     HASH_COLUMN,
     SinkTask,
     collected,
+    distributed,
     is_fixed,
     outlet,
     quoted,
@@ -99,7 +100,7 @@ class OneSink:
         outlets = [outlet(self.sink, self.guarantee, warms=warms)]
         if self.fused is not None and rows.isStreaming:
             return self.fused(SinkTask(tuple(outlets), marks=self.marks))
-        hashed = with_row_hashes(rows, fixed=is_fixed(self.sink))
+        hashed = with_row_hashes(distributed(self.sink, rows), fixed=is_fixed(self.sink))
         return reports_of(hashed, outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:

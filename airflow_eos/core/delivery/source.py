@@ -21,6 +21,7 @@ from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
 from airflow_eos.core.delivery.spark_session import classic_session
+from airflow_eos.core.delivery.task import distributes
 from airflow_eos.core.protocol.decision import Guarantee, SourceRead
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 from airflow_eos.secret_names import is_secret
@@ -505,7 +506,7 @@ def session_of(rows: DataFrame | OwnSource) -> SparkSession:
 
 def beside(own: OpenedSource | None, sink: OneSink | Outputs) -> OneSink | Outputs:
     """Return ``sink``, fused with the source where the source can and the sink is a single one."""
-    if own is None or not isinstance(sink, OneSink):
+    if own is None or not isinstance(sink, OneSink) or distributes(sink.sink):
         return sink
     return replace(sink, fused=own.fused(sink.sink))
 

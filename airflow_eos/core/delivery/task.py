@@ -207,12 +207,40 @@ def is_staged(sink: Sink) -> bool:
     return getattr(sink, "staged", True)
 
 
+def distributes(sink: Sink) -> bool:
+    """Whether the sink asks Spark to put its rows together before the tasks."""
+    return getattr(getattr(sink, "sink", sink), "distribute", "none") != "none"
+
+
+def distributed(sink: Sink, rows: DataFrame) -> DataFrame:
+    """Return ``rows``, and those that the sink wants in one task in one, if it asks for that.
+
+    Such a sink has the attribute ``distribute`` and gives the columns by ``distribution()``. The
+    number of tasks is said, so that Spark does not choose another one where rows are replayed.
+    """
+    if not distributes(sink):
+        return rows
+    by = getattr(sink, "sink", sink).distribution()  # type: ignore[attr-defined]
+    tasks = rows.sparkSession.sparkContext.defaultParallelism
+    return rows.repartition(tasks, *by) if by else rows
+
+
 def require_alone(sinks: Sequence[Sink]) -> None:
-    """Refuse to show rows of one output before the decision that is to show those of all.
+    """Refuse outputs that go with a query of their own.
+
+    One shows rows before the decision that is to show those of all; one moves rows between tasks,
+    and a row of the input is in one task for all outputs.
 
     Raises:
         ConfigurationError: with the output's name.
     """
+    moved = [sink.name for sink in sinks if distributes(sink)]
+    if moved:
+        raise ConfigurationError(
+            f"Output {' and '.join(map(repr, moved))}: distribute='hash' goes with a sink that is "
+            "given alone, not as an Output. Leave it out and repartition the query's rows, or give "
+            "that sink a query of its own."
+        )
     early = [sink.name for sink in sinks if not is_staged(sink)]
     if early and len(sinks) > 1:
         raise ConfigurationError(

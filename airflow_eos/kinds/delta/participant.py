@@ -460,18 +460,18 @@ class DeltaSnapshot:
         return json.loads(self._table.schema().to_json())
 
 
-def publish(folder: DeltaPlace, file: DataFile) -> None:
-    """Make one file visible at once, among concurrent writes, at least once.
+def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
+    """Make a task's files visible at once, among concurrent writes, at least once.
 
     Raises:
-        StoreError: the table does not take the file.
+        StoreError: the table does not take them.
     """
     table = opened(folder)
     refuse(folder, table)
     try:
-        DeltaSnapshot(folder, table).append_at_once([file])
+        DeltaSnapshot(folder, table).append_at_once(files)
     except LostRaceError as error:
-        raise StoreError(f"{folder} does not take {file.path}: {error}") from error
+        raise StoreError(f"{folder} does not take {files[0].path}: {error}") from error
 
 
 def _newest_checkpoint(files: TableFiles) -> int:

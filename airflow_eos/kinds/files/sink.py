@@ -43,6 +43,7 @@ from airflow_eos.kinds.files.folder import (
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
@@ -177,30 +178,13 @@ class Split:
 
     def __call__(self, rows: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         """Return (folder, rows in their order) for each partition; loops over partitions only."""
-        import numpy as np
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        if not self._columns:
-            return [("", rows)]
-        codes, most = np.zeros(rows.num_rows, dtype=np.int64), 1
         columns = [rows.column(name).cast(pa.large_string()) for name in self._columns]
-        for column in columns:
-            coded = pc.dictionary_encode(column, null_encoding="encode")
-            if most * len(coded.dictionary) > np.iinfo(np.int64).max:
-                codes, most = np.unique(codes, return_inverse=True)[1], rows.num_rows
-            codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-            most *= len(coded.dictionary)
         data = rows.drop_columns(list(self._columns))
-        order = np.argsort(codes, kind="stable")
-        _, starts = np.unique(codes[order], return_index=True)
-        ends = [*starts[1:], rows.num_rows]
         return [
-            (
-                self._folder_of([column[int(order[start])].as_py() for column in columns]),
-                data.take(pa.array(order[start:end])),
-            )
-            for start, end in zip(starts, ends, strict=True)
+            (self._folder_of([column[first].as_py() for column in columns]), part)
+            for first, part in grouped(data, columns)
         ]
 
 

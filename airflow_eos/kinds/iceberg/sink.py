@@ -1,7 +1,6 @@
-"""The Iceberg sink: a task writes one Parquet file, which the decision's commit adds as a snapshot.
+"""The Iceberg sink: a task writes Parquet files, which the decision's commit adds as a snapshot.
 
-The table must be there: in a catalog that pyiceberg knows, on a disk or in a bucket, without
-partitions.
+The table must be there: in a catalog that pyiceberg knows, on a disk or in a bucket.
 """
 
 from __future__ import annotations
@@ -11,21 +10,25 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_eos.core.checkpoint.locations import require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
-from airflow_eos.core.delivery.task import in_arrow, own_columns
+from airflow_eos.core.delivery.task import in_arrow, own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.kinds.iceberg.creation import create
+from airflow_eos.kinds.iceberg.evolution import LAST, without_snapshots
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
+    MAIN,
     SPARED_MS,
     IcebergSnapshot,
+    columns_for,
     location,
     made,
     opened,
@@ -36,7 +39,9 @@ from airflow_eos.kinds.iceberg.participant import (
     vends,
     with_ids,
 )
-from airflow_eos.kinds.lake.participant import LostRaceError
+from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
+from airflow_eos.kinds.lake.new_table import NewTable
+from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
     TaskFileSpec,
@@ -47,7 +52,8 @@ from airflow_eos.kinds.lake.task import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyiceberg.table.metadata import TableMetadata
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_eos.core.delivery.port import TaskWriter
@@ -75,12 +81,20 @@ class IcebergSink:
             pipeline.
         catalog_name: the name of the catalog.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
+        schema_evolution: ``add``: columns that the rows have and the table has not are added by
+            the commit, and types widened (int to long, float to double, decimals); ``none``: such
+            rows are refused.
+        create: what the table is made as, where the catalog has none; None: it must be there.
+        branch: of the table, made from main where it is not there: for rows that are looked at
+            before they are published.
+        distribute: ``hash`` lets Spark put the rows of a partition into one task, so that it has
+            one file in a batch; ``none``: each task writes a file for each partition of its rows.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
         storage_options: how the table's bucket is reached, once the sink is bound.
         vended: whether the catalog gives keys that expire, so that each task asks for its own.
-        schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
+        metadata: the table's, without its snapshots, once the sink is bound.
     """
 
     identifier: str
@@ -88,18 +102,28 @@ class IcebergSink:
     application_id: str = field(kw_only=True)
     catalog_name: str = "default"
     compression: str = "zstd"
+    schema_evolution: Literal["none", "add"] = "none"
+    create: NewTable | None = field(default=None, hash=False)
+    branch: str = MAIN
+    distribute: Literal["none", "hash"] = "none"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     vended: bool = field(default=False, repr=False, compare=False)
-    schema: pa.Schema | None = field(default=None, repr=False, compare=False)
+    metadata: TableMetadata | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: remove_orphan_files
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        if self.schema_evolution not in ("none", "add"):
+            raise ConfigurationError(
+                f"schema_evolution {self.schema_evolution!r}: expected none or add."
+            )
+        if self.distribute not in ("none", "hash"):
+            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         if not all(self.identifier.split(".")) or "." not in self.identifier:
             raise ConfigurationError(
                 f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."
@@ -108,6 +132,8 @@ class IcebergSink:
     def bound(self, store: CheckpointStore) -> IcebergSink:
         """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            if self.create is not None:
+                create(catalog, self.identifier, self.create)
             table = opened(catalog, self.identifier)
             vended = vends(catalog, table)
         folder = location(table)
@@ -118,8 +144,25 @@ class IcebergSink:
             folder=folder,
             storage_options=store_options(table.io.properties),
             vended=vended,
-            schema=table.schema().as_arrow(),
+            metadata=without_snapshots(table.metadata),
         )
+
+    @property
+    def cut(self) -> IcebergPartitioning:
+        """The partitions that rows go to: by the spec of the table as it was bound."""
+        metadata = self._known
+        return IcebergPartitioning(metadata.spec(), metadata.schema())
+
+    @property
+    def _known(self) -> TableMetadata:
+        if self.metadata is None:
+            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
+        return self.metadata
+
+    @property
+    def _order(self) -> IcebergOrder | None:
+        order = self._known.sort_order()
+        return None if order.is_unsorted else IcebergOrder(order, self._known.schema())
 
     @property
     def written_folder(self) -> str:
@@ -141,6 +184,7 @@ class IcebergSink:
             name=self.name,
             application=self.application_id,
             store=store,
+            branch=self.branch,
         )
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
@@ -151,24 +195,26 @@ class IcebergSink:
             StoreError: there is no table.
         """
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            require_fit(catalog, self.identifier, in_arrow(schema), self.schema)
+            rows = in_arrow(schema)
+            require_fit(catalog, self.identifier, rows, self.metadata, adds=self._adds)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
-        if self.folder is None or self.schema is None:
-            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
         what = TaskFileSpec(
             KIND,
             self.name,
-            self.folder,
+            str(self.folder),
             DATA,
             "",
             self.compression,
             SPARED_MS,
-            partial(with_ids, table=self.schema),
-            self._reach(),
+            columns=partial(_numbered, self.identifier, self._known, adds=self._adds),
+            partitions=self.cut,
+            order=self._order,
+            table=self._written_by(),
+            storage_options=self._reach(),
         )
         return ParquetOfTask(
             what,
@@ -180,8 +226,30 @@ class IcebergSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        paths = [f"{DATA}{work.key}.parquet" for work in works]
+        paths = [file.path for work in works for file in files_of(work, DATA)]
         return read_files(spark, str(self.folder), paths, self._reach())
+
+    def distribution(self) -> list[Column]:
+        """Return what Spark puts rows together by, see ``distributed``; none: no partitions."""
+        from pyspark.sql import functions
+        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+
+        cut = self.cut
+        columns = [functions.col(_quoted(name)) for name in cut.columns]
+        if not columns or cut.is_identity:
+            return columns
+        return [arrow_udf(cut.codes, "long", ArrowUDFType.SCALAR)(*columns)]
+
+    @property
+    def _adds(self) -> bool:
+        return self.schema_evolution == "add"
+
+    def _written_by(self) -> dict[str, int]:
+        """Return what files are written by, for the commit: ids of spec, order and columns."""
+        known, order = self._known, self._order
+        ordered = {} if order is None else {ORDER: order.order.order_id}
+        last = {LAST: known.last_column_id} if self._adds else {}
+        return {SPEC: known.default_spec_id, **ordered, **last}
 
     def _reach(self) -> Mapping[str, str] | None:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""
@@ -190,25 +258,37 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             return store_options(opened(catalog, self.identifier).io.properties)
 
-    def _publish(self, file: DataFile) -> None:
-        """Make one file visible at once, among concurrent writes; not twice by this process."""
+    def _publish(self, files: Sequence[DataFile]) -> None:
+        """Make a task's files visible at once, among other writes; not twice by this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
-                refuse(self.identifier, table)
-                view = IcebergSnapshot(self.identifier, table)
-                view.check([file])
+                refuse(self.identifier, table, self.branch)
+                view = IcebergSnapshot(self.identifier, table, branch=self.branch)
+                view.check(files)
                 # A commit that failed may have arrived: a catalog's error is no answer.
-                if tried > 1 and view.still_names([file.path]):
+                if tried > 1 and view.still_names([file.path for file in files]):
                     return None
                 try:
-                    return view.append_at_once([file])
+                    return view.append_at_once(files)
                 except LostRaceError as error:
                     if tried == _TRIES_AT_ONCE:
                         raise StoreError(
-                            f"{self.identifier} does not take {file.name}: {error}"
+                            f"{self.identifier} does not take {files[0].name}: {error}"
                         ) from error
         return None
+
+
+def _numbered(
+    identifier: str, metadata: TableMetadata, rows: pa.Schema, *, adds: bool
+) -> pa.Schema:
+    """Return the rows' columns with the ids that the table has, or will have, for them."""
+    return with_ids(rows, columns_for(identifier, metadata, rows, adds=adds))
+
+
+def _quoted(name: str) -> str:
+    """Return a column, at any depth, as Spark SQL."""
+    return ".".join(quoted(part) for part in name.split("."))
 
 
 class IcebergOptions(SinkOptions, frozen=True):
@@ -218,6 +298,10 @@ class IcebergOptions(SinkOptions, frozen=True):
     application_id: str | None = None
     catalog_name: str | None = None
     compression: str | None = None
+    distribute: str | None = None
+    schema_evolution: str | None = None
+    create: NewTable | None = None
+    branch: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
         """See :meth:`SinkOptions.sink`."""

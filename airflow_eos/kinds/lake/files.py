@@ -24,7 +24,6 @@ from airflow_eos.core.checkpoint.locations import (
     as_local_path,
     brief,
     located,
-    make_durable,
     open_remote,
     printable,
     sync,
@@ -141,14 +140,18 @@ class OnDisk:
         import pyarrow as pa
 
         file = self._root / path
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(str(file), "wb")  # written without a way through Python
 
     def keep(self, path: str, file: Any) -> FileState:
         """See :meth:`TableFiles.keep`."""
         file.close()
-        make_durable(self._root / path)
-        return _state(self._root / path)
+        whole = self._root / path
+        for made in (whole, *whole.parents):  # a folder may be as new as the file
+            if made == self._root.parent:
+                break
+            sync(made)
+        return _state(whole)
 
     def drop(self, path: str, file: Any) -> None:
         """See :meth:`TableFiles.drop`; a file that cannot be closed is removed all the same."""

@@ -1,7 +1,7 @@
 """A table of data files and a log as a participant: one commit to the log settles one decision.
 
 =====================================  ========================================================
-``<data>/<key>.parquet``               prepared while the log does not name it, then rows
+``<data>/<partition>/<key>.parquet``   prepared while the log does not name it, then rows
 ``eos/works/<participant>/<key>``      in the checkpoint: noted before the file, until it ended
 slot ``<application>/<id>/…``          in the log, the witness of an output's attempt: twice the
                                        batch, and one more where its rows are there
@@ -20,12 +20,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from airflow_eos.core.checkpoint.backend import DECISIONS, EOS
+import msgspec
+
+from airflow_eos.core.checkpoint.backend import DECISIONS, EOS, require_inside
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, pipeline_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -33,7 +35,7 @@ from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
 from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,14 +51,40 @@ class LostRaceError(Exception):
     """A commit to the log was overtaken or refused, or got no answer: look at the log again."""
 
 
+class Partition(NamedTuple):
+    """A partition of a table: its folder with a slash at the end, and its values.
+
+    Both are empty where the table has none. A value is a text that its kind reads, None for null.
+    """
+
+    folder: str = ""
+    values: tuple[str | None, ...] = ()
+
+
+WHOLE = Partition()
+
+
 @dataclass(frozen=True)
 class DataFile:
-    """A complete Parquet file: path within the table's folder, bytes, rows, time in epoch ms."""
+    """A complete Parquet file.
+
+    Attributes:
+        path: within the table's folder.
+        size: in bytes.
+        rows: how many.
+        modified_at_ms: since the epoch; 0 where nobody has looked at it yet.
+        tail: the sum of its end, see ``tail_of``.
+        partition: the partition of all its rows.
+        table: what its task knew of the table, as its kind notes it.
+    """
 
     path: str
     size: int
     rows: int
     modified_at_ms: int
+    tail: int | None = None
+    partition: Partition = WHOLE
+    table: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
@@ -67,6 +95,80 @@ class DataFile:
 def name_of(path: str) -> str:
     """Return the last part of a path or a URI."""
     return path.rpartition("/")[2]
+
+
+# --- files of work --------------------------------------------------------------------------------
+# What the decision says of the files of one task: all that another process needs to commit them.
+
+
+class _FileDetail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    folder: str
+    values: tuple[str | None, ...]
+    bytes: int
+    tail: int
+    rows: int
+
+
+class _FilesDetail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    files: Annotated[tuple[_FileDetail, ...], msgspec.Meta(min_length=1)]
+    table: dict[str, Any]
+
+
+def name_in(partition: Partition, key: str, number: int) -> str:
+    """Return the path, below the table's data, of file ``number`` (from 0) of work ``key``."""
+    return f"{partition.folder}{key}{f'-{number}' if number else ''}.parquet"
+
+
+def detail_of(files: Iterable[DataFile], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the detail of prepared work with these files, in the order of their numbers."""
+    told = [
+        _FileDetail(
+            folder=each.partition.folder,
+            values=each.partition.values,
+            bytes=each.size,
+            tail=each.tail or 0,
+            rows=each.rows,
+        )
+        for each in files
+    ]
+    found: dict[str, Any] = msgspec.to_builtins(_FilesDetail(files=tuple(told), table=dict(table)))
+    return found
+
+
+def files_of(work: PreparedWork, data: str) -> list[DataFile]:
+    """Return the files that ``work`` says it has, below ``data``.
+
+    Raises:
+        CheckpointFormatError: it does not say it in a form of this release.
+    """
+    told, key = work.detail, checked(work.key)
+    try:
+        if "files" not in told:  # of a release that knew no partitions
+            size, tail = told["bytes"], told.get("tail")
+            if type(size) is not int:
+                raise TypeError(size)  # noqa: TRY301
+            return [DataFile(f"{data}{key}.parquet", size, work.rows, 0, tail)]
+        detail = msgspec.convert(told, _FilesDetail)
+        for each in detail.files:
+            require_inside(each.folder + key)
+    except (KeyError, TypeError, StoreError, msgspec.ValidationError) as error:
+        raise CheckpointFormatError(
+            f"Work {work.identity} does not say which files it has ({type(error).__name__}). Was "
+            "the checkpoint written by a newer release? Then use that one."
+        ) from error
+    return [
+        DataFile(
+            f"{data}{name_in(partition, key, number)}",
+            each.bytes,
+            each.rows,
+            0,
+            each.tail,
+            partition,
+            detail.table,
+        )
+        for number, each in enumerate(detail.files)
+        for partition in (Partition(each.folder, each.values),)
+    ]
 
 
 class TableSnapshot(Protocol):
@@ -239,9 +341,16 @@ class WorkNotes:
         self._store = store
         self._folder = f"{WORKS}/{participant}"
 
-    def write(self, key: str, file: str) -> None:
-        """Write the note of ``key``; durable on return. ``file`` is for people."""
-        self._store.create(self._path(key), file.encode())
+    def write(self, key: str, files: Sequence[str]) -> None:
+        """Write the note of ``key`` with the addresses of all its files; durable on return."""
+        told = "\n".join(files).encode()
+        if not self._store.create(self._path(key), told):  # it has fewer
+            self._store.put(self._path(key), told)
+            self._store.make_durable(self._path(key))
+
+    def files(self, key: str) -> list[str]:
+        """Return the addresses of the files of ``key``; none where it has no note."""
+        return (self._store.get(self._path(key)) or b"").decode().splitlines()
 
     def has(self, key: str) -> bool:
         """Whether the work of ``key`` was noted and has not ended."""
@@ -328,11 +437,7 @@ class LakeParticipant(OwnedBeside):
         """Refuse work that is not a file of this participant, in a form of this release."""
         self._require_own(works)
         for work in works:
-            if not isinstance(work.detail.get("bytes"), int):
-                raise CheckpointFormatError(
-                    f"Work {work.identity} does not say how many bytes its file has. Was the "
-                    "checkpoint written by a newer release? Then use that one."
-                )
+            files_of(work, self._table.data)
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
         """Refuse, before the decision, files that the table, as it is by now, would not take.
@@ -342,7 +447,15 @@ class LakeParticipant(OwnedBeside):
         self.check(works)
         if works:
             with contextlib.suppress(LostRaceError):
-                self._table.look().check(self._whole(works))
+                view, files = self._table.look(), self._whole(works)
+                if not self._takes(view, files):
+                    raise StoreError(
+                        f"The table {self._table.files.address} was changed since this query "
+                        "started: it does not know the partitions, or the new columns, by which "
+                        "the batch was written. Nothing is promised of it.",
+                        Remedy(start=True),
+                    )
+                view.check(files)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
@@ -368,17 +481,32 @@ class LakeParticipant(OwnedBeside):
         self._require_own(works)
         if not works:
             return {}
-        files = {work: self._file(work.key) for work in works}
-        rows = self._table.look().still_names(files.values())
-        found = dict(zip(files, self._table.files.find(list(files.values())), strict=True))
+        files = {work: self._noted(work.key) for work in works}
+        every = [file for each in files.values() for file in each]
+        rows = self._table.look().still_names(every)
+        found = dict(zip(every, self._table.files.find(every), strict=True))
         ended = {}
-        for work, file in files.items():
-            was_open = file not in rows and (self._notes.has(work.key) or found[work] is not None)
+        for work, theirs in files.items():
+            is_there = any(found[file] is not None for file in theirs)
+            was_open = rows.isdisjoint(theirs) and (self._notes.has(work.key) or is_there)
             if was_open:
-                self._table.files.remove([file])
+                self._table.files.remove(theirs)
             self._notes.forget([work.key])
             ended[work] = was_open
         return ended
+
+    def _noted(self, key: str) -> list[str]:
+        """Return the files of work that no decision need name, by its note."""
+        first = f"{self._table.data}{checked(key)}.parquet"
+        address = f"{self._table.files.address}/"
+        told = [
+            file.removeprefix(address)
+            for file in self._notes.files(key)
+            if file.startswith(address) and name_of(file).startswith(key)
+        ]
+        for file in told:
+            require_inside(file)
+        return told or [first]
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Commit the loss of each decision that names one of ``works``, as a whole."""
@@ -422,7 +550,7 @@ class LakeParticipant(OwnedBeside):
                 key,
                 at,
                 self.spared_ms,
-                (f"{self._table.files.address}/{self._file(key)}",),
+                tuple(f"{self._table.files.address}/{file}" for file in self._noted(key)),
             )
             for key, at in self._notes.listed()
             if key not in known
@@ -461,6 +589,7 @@ class LakeParticipant(OwnedBeside):
                 self._settled_at = (decision.batch_id, view.place)
                 return self._ended(view, works, outcome)
             files = [] if given_up else self._whole(works)
+            files = files if self._takes(view, files) else []
             failpoint("looked")
             batch = 2 * decision.batch_id
             try:
@@ -473,6 +602,14 @@ class LakeParticipant(OwnedBeside):
             f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
             "what is promised stays promised: try again, or look who else writes so often."
         )
+
+    def _takes(self, view: TableSnapshot, files: Sequence[DataFile]) -> bool:
+        """Whether the table can take such files at all; if not, they are as lost as missing ones.
+
+        A column that does not fit is another matter, which people can mend: see ``check``.
+        """
+        del view, files
+        return True
 
     def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
         """Return the outcome of the decision that the witness tells; None where it tells none."""
@@ -492,7 +629,7 @@ class LakeParticipant(OwnedBeside):
         if outcome is Outcome.COMMITTED:
             self._require_there(works)
         elif outcome is Outcome.ABORTED:
-            self._table.files.remove([self._file(work.key) for work in works])
+            self._table.files.remove(self._paths(works))
         if outcome is not Outcome.UNKNOWN:
             self._notes.forget(work.key for work in works)
         return outcome
@@ -501,7 +638,7 @@ class LakeParticipant(OwnedBeside):
         """Raise where a cleaner removed a file while it was being committed (StoreError)."""
         if not any(self._notes.has(work.key) for work in works):
             return  # settled before: its files may be compacted and cleaned by now
-        files = [self._file(work.key) for work in works]
+        files = self._paths(works)
         gone = [
             file
             for file, found in zip(files, self._table.files.find(files), strict=True)
@@ -522,18 +659,21 @@ class LakeParticipant(OwnedBeside):
     def _pipeline(self) -> str:
         return pipeline_of(self._store).id
 
-    def _file(self, key: str) -> str:
-        return f"{self._table.data}{checked(key)}.parquet"
+    def _promised(self, works: Sequence[PreparedWork]) -> list[DataFile]:
+        return [file for work in works for file in files_of(work, self._table.data)]
+
+    def _paths(self, works: Sequence[PreparedWork]) -> list[str]:
+        return [file.path for file in self._promised(works)]
 
     def _whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
         """Return the files of ``works``; none where one is missing, or not as it was promised."""
-        paths = [self._file(work.key) for work in works]
+        promised = self._promised(works)
+        states = self._table.files.find([file.path for file in promised])
         files = []
-        for path, work, found in zip(paths, works, self._table.files.find(paths), strict=True):
-            promised = (work.detail["bytes"], work.detail.get("tail"))
-            if found is None or (found.size, found.tail) != promised:
+        for file, found in zip(promised, states, strict=True):
+            if found is None or (found.size, found.tail) != (file.size, file.tail):
                 return []
-            files.append(DataFile(path, found.size, work.rows, found.modified_at_ms))
+            files.append(replace(file, modified_at_ms=found.modified_at_ms))
         return files
 
 

@@ -1,4 +1,4 @@
-"""The task writer of sinks into Delta and Iceberg: one Parquet file a task, noted first."""
+"""The task writer of sinks into Delta and Iceberg: a Parquet file a partition, noted first."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import contextlib
 import re
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.lake.files import table_files
-from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
+from airflow_eos.kinds.lake.participant import (
+    WHOLE,
+    DataFile,
+    Partition,
+    WorkNotes,
+    detail_of,
+    name_in,
+)
 from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
@@ -42,9 +52,51 @@ def application_of(name: str, app: AppFacts) -> dict[str, str]:
     return {"application_id": f"{app.prefix}-{name}"}
 
 
+class Partitioning(Protocol):
+    """How a table cuts its rows into partitions: a value that is pickled into every task."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that rows are cut by, for people; none where the table has no partitions."""
+        ...
+
+    def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
+        """Return an array for each part of the partition's key: a value for each row."""
+        ...
+
+    def partition(self, values: Sequence[pa.Scalar]) -> Partition:
+        """Return the partition of a key."""
+        ...
+
+
+class Unpartitioned:
+    """See :class:`Partitioning`: all rows are in one."""
+
+    columns: Sequence[str] = ()
+
+    def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
+        """See :meth:`Partitioning.keys`."""
+        del rows
+        return ()
+
+    def partition(self, values: Sequence[pa.Scalar]) -> Partition:
+        """See :meth:`Partitioning.partition`."""
+        del values
+        return WHOLE
+
+
+UNPARTITIONED = Unpartitioned()
+OPEN_AT_MOST = 100
+"""The most partitions that a task writes, a file of its own each."""
+_HELD_BYTES = 128 * 1024 * 1024
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_FILE_BYTES = 512 * 1024 * 1024
+_KEPT_AT_ONCE = 8
+
+
 @dataclass(frozen=True)
 class TaskFileSpec:
-    """How a task's file is written: its folder, compression and columns.
+    """How a task's files are written: their folder, compression, columns, partitions and order.
 
     Attributes:
         kind: of the participant.
@@ -54,8 +106,13 @@ class TaskFileSpec:
         known: a folder of the table, which is there wherever the table's disk is; empty: its own.
         compression: of Parquet.
         spared_ms: how long the table's cleaner spares a file that the log does not name.
+        columns: returns a file's columns for those of the rows, with the table's ids for them; a
+            column that it leaves out is not written.
+        partitions: cuts the rows.
+        order: sorts the rows of a file, which then has no more than are held; None: as they come.
+        file_bytes: the size at which a file is ended, and a next one of its partition begun.
+        table: what the decision has to say of the table as it was, for the commit; JSON.
         storage_options: of a bucket.
-        columns: returns the file's columns for those of the rows, with the table's ids for them.
     """
 
     kind: str
@@ -66,18 +123,25 @@ class TaskFileSpec:
     compression: str
     spared_ms: int
     columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
+    partitions: Partitioning = UNPARTITIONED
+    order: Callable[[pa.Table], pa.Table] | None = None
+    file_bytes: int = _FILE_BYTES
+    table: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 class ParquetOfTask:
-    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: one file, made by its first rows.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: a file for each partition.
+
+    A note names the files before their first byte. Rows are held until there are enough of a file
+    for a row group that readers like.
 
     Args:
-        what: how the file is written.
+        what: how the files are written.
         task: the number of Spark's task.
         attempt: of the task.
-        store: the checkpoint, where the file is noted; None where nothing is to be decided.
-        publish: makes a file visible at once, where nothing is to be decided.
+        store: the checkpoint, where the files are noted; None where nothing is to be decided.
+        publish: makes files visible at once, where nothing is to be decided.
     """
 
     def __init__(
@@ -87,50 +151,57 @@ class ParquetOfTask:
         attempt: int,
         *,
         store: CheckpointStore | None,
-        publish: Callable[[DataFile], None],
+        publish: Callable[[Sequence[DataFile]], None],
     ) -> None:
         self._what = what
         self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
-        self._path = f"{what.data}{self._key}.parquet"
         self._files = table_files(what.location, what.storage_options)
-        self._file: Any = None
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish
-        self._writer: pa.parquet.ParquetWriter | None = None
+        self._written: list[_PartitionFile] = []
+        self._open: dict[Partition, _PartitionFile] = {}
         self._may_be_named = False
         self._rows = 0
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append a row group; the first row group makes the note, then the file.
+        """Hold rows by partition; their files are noted and begun. Write the largest, if too many.
 
         Raises:
-            DeliveryError: a text that is no UTF-8.
+            DeliveryError: a text that is no UTF-8, or rows of too many partitions.
             StoreError: the disk or the store refuses.
         """
         refuse_texts(rows, "a reader of Parquet files")
+        cut = self._what.partitions
+        keys = cut.keys(rows)
+        parts = [
+            (cut.partition([key[first] for key in keys]), part)
+            for first, part in grouped(rows, keys)
+        ]
         with self._refusing():
-            if self._writer is None:
-                self._writer = self._begun(rows.schema)
-            self._writer.write_batch(rows)
+            self._begin([part for part, _ in parts], rows.schema)
+            for partition, part in parts:
+                self._open[partition].hold(part)
+            self._make_room()
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Close the file and make it durable; the table does not name it yet.
+        """Close the files and make them durable; the table does not name them yet.
 
         Raises:
             DeliveryError: the work was aborted meanwhile; nothing of it is left.
             StoreError: the disk refuses.
         """
-        if self._writer is None:
+        if not self._written:
             return None
         with self._refusing():
-            self._writer.close()
-            found = self._files.keep(self._path, self._file)
+            for file in self._open.values():
+                file.end()
+            kept = self._kept()
         failpoint("task-filed")
         if self._notes is None:
             self._may_be_named = True
-            self._publish(DataFile(self._path, found.size, self._rows, found.modified_at_ms))
+            self._publish(kept)
             return None
         if not self._notes.has(self._key):
             raise self._aborted()
@@ -142,28 +213,91 @@ class ParquetOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=self._what.spared_ms,
-            detail={"bytes": found.size, "tail": found.tail},
+            detail=detail_of(kept, self._what.table),
         )
 
     def abort(self) -> None:
-        """Remove the file, then its note; but no file that the table may name.
+        """Remove the files, then their note; but no file that the table may name.
 
         Without such a file readers would fail for ever; if unnamed, the table's cleaner removes it.
         """
         if self._may_be_named:
             return
-        with contextlib.suppress(OSError):  # a file that cannot be closed is removed all the same
-            if self._writer is not None:
-                self._writer.close()
-        if self._opened_at_ms:
-            self._files.drop(self._path, self._file)
-            if self._notes is not None:
-                self._notes.forget([self._key])
+        with ExitStack() as undo:
+            if self._notes is not None and self._opened_at_ms:
+                undo.callback(self._notes.forget, [self._key])
+            for file in self._written:
+                undo.callback(self._files.drop, file.path, file.out)
+                undo.callback(file.drop)
+
+    def _begin(self, partitions: Sequence[Partition], schema: pa.Schema) -> None:
+        """Note the files of new partitions in one note, then begin them."""
+        new = [each for each in partitions if each not in self._open]
+        if len(self._open) + len(new) > OPEN_AT_MOST:
+            raise self._too_many()
+        if not new:
+            return
+        self._files.require(self._what.known)
+        if self._notes is not None and self._written and not self._notes.has(self._key):
+            raise self._aborted()
+        self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
+        begun: list[_PartitionFile] = []
+        for partition in new:
+            name = name_in(partition, self._key, len(self._written) + len(begun))
+            begun.append(_PartitionFile(f"{self._what.data}{name}", partition, self._what, schema))
+        if self._notes is not None:
+            told = [f"{self._files.address}/{file.path}" for file in (*self._written, *begun)]
+            self._notes.write(self._key, told)
+        failpoint("task-noted")
+        for file in begun:
+            self._written.append(file)
+            file.begin(self._files.begin(file.path))
+            self._open[file.partition] = file
+
+    def _make_room(self) -> None:
+        """Write what is enough for a row group, and of too many small ones the largest.
+
+        A file whose rows are sorted is ended with them, and one that is large enough.
+        """
+        sorts = self._what.order is not None
+        held = sum(file.held for file in self._open.values())
+        for file in sorted(self._open.values(), key=lambda each: -each.held):
+            if held <= _HELD_BYTES and (sorts or file.held < _ROW_GROUP_BYTES):
+                return
+            held -= file.held
+            file.flush()
+            if sorts or file.out.tell() >= self._what.file_bytes:
+                file.end()
+                del self._open[file.partition]
+
+    def _kept(self) -> list[DataFile]:
+        def keep(file: _PartitionFile) -> DataFile:
+            found = self._files.keep(file.path, file.out)
+            return DataFile(
+                file.path,
+                found.size,
+                file.rows,
+                found.modified_at_ms,
+                found.tail,
+                file.partition,
+                self._what.table,
+            )
+
+        with ThreadPoolExecutor(_KEPT_AT_ONCE) as pool:
+            return list(pool.map(keep, self._written))
+
+    def _too_many(self) -> DeliveryError:
+        by = ", ".join(self._what.partitions.columns)
+        return DeliveryError(
+            f"A task has rows of more than {OPEN_AT_MOST} partitions by {by}: a file each, in "
+            "every batch. Nothing is promised. Let Spark put rows of one partition together: "
+            f"distribute='hash' on the sink, or df.repartition(…) by {by} before."
+        )
 
     def _aborted(self) -> DeliveryError:
         return DeliveryError(
-            f"{self._path} was aborted while it was written: another attempt took over. "
-            "Nothing of it is visible, and nothing is lost."
+            f"{self._written[0].path} was aborted while it was written: another attempt took "
+            "over. Nothing of it is visible, and nothing is lost."
         )
 
     @contextlib.contextmanager
@@ -176,22 +310,63 @@ class ParquetOfTask:
                     raise
                 raise self._aborted() from error
 
-    def _begun(self, schema: pa.Schema) -> pa.parquet.ParquetWriter:
+
+class _PartitionFile:
+    """A file of a task, and rows that are not written to it yet."""
+
+    def __init__(
+        self, path: str, partition: Partition, what: TaskFileSpec, schema: pa.Schema
+    ) -> None:
+        self.path = path
+        self.partition = partition
+        self.out: Any = None
+        self.held = 0
+        self.rows = 0
+        self._what = what
+        self._columns = what.columns(schema)
+        self._names = self._columns.names
+        self._rows: list[pa.RecordBatch] = []
+        self._writer: pa.parquet.ParquetWriter | None = None
+
+    def begin(self, out: Any) -> None:
+        """Take the open file, which :class:`TableFiles` closes."""
         import pyarrow.parquet as pq
 
-        self._files.require(self._what.known)
-        self._opened_at_ms = time.time_ns() // 1_000_000
-        if self._notes is not None:
-            self._notes.write(self._key, f"{self._files.address}/{self._path}")
-        failpoint("task-noted")
-        self._file = self._files.begin(self._path)
+        self.out = out
         # Without Arrow's own schema an instant is read as one, not as a time in the session's zone.
-        return pq.ParquetWriter(
-            self._file,
-            self._what.columns(schema),
-            compression=self._what.compression,
-            store_schema=False,
+        self._writer = pq.ParquetWriter(
+            out, self._columns, compression=self._what.compression, store_schema=False
         )
+
+    def hold(self, rows: pa.RecordBatch) -> None:
+        part = rows.select(self._names)
+        self._rows.append(part)
+        self.held += part.nbytes
+        self.rows += part.num_rows
+
+    def flush(self) -> None:
+        """Write the held rows as one row group."""
+        import pyarrow as pa
+
+        if self._rows and self._writer is not None:
+            table = pa.Table.from_batches(self._rows)
+            if self._what.order is not None:
+                table = self._what.order(table)
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._rows, self.held = [], 0
+
+    def end(self) -> None:
+        """Write all rows and the file's end."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def drop(self) -> None:
+        """Forget the rows; a file that cannot be closed is removed all the same."""
+        self._rows, self.held = [], 0
+        with contextlib.suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()
 
 
 def read_files(

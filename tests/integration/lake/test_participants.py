@@ -269,7 +269,16 @@ def test_a_task_that_was_aborted_while_it_wrote_promises_nothing(stage: Stage):
     assert stage.noted() == set()
 
 
-def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(stage: Stage):
+def given_all(writer: Any, rows: int) -> None:
+    for _ in range(rows // 100_000):
+        writer.write(batch(*range(100_000)))
+    writer.prepare("0" * 32)
+
+
+@pytest.mark.parametrize("rows", [100_000, 1_000_000], ids=["at the end", "at a row group"])
+def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(
+    stage: Stage, rows: int
+):
     """A limit of this process in the place of a disk: the same calls fail, in the same places."""
     writer = stage.sink.opened(0, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -278,7 +287,7 @@ def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(sta
         with pytest.raises(
             StoreError, match=r"efused while writing the file of a task.*(Make room|File too large)"
         ):
-            writer.write(batch(*range(100_000)))
+            given_all(writer, rows)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     writer.abort()

@@ -626,7 +626,7 @@ def test_what_no_timer_ends_is_no_trouble_sooner_than_a_plain_one_at_half_time(
     sensor._pipeline = replace(sensor._pipeline, transaction_timeout=timeout)
     asked: list[int] = []
     monkeypatch.setattr(
-        TimeoutWatch, "look", lambda watch, *_: asked.append(watch.max_age_ms) or []
+        TimeoutJudge, "look", lambda watch, *_: asked.append(watch.max_age_ms) or []
     )
     watching.look_again()
     assert asked == [after_ms]
