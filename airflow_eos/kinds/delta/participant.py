@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from airflow_eos.core.checkpoint.locations import located, printable
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.delta.columns import NO_PARTITION, DeltaPartitions, indexed, statistics
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
@@ -26,6 +27,7 @@ from airflow_eos.kinds.lake.participant import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from deltalake import CommitProperties, DeltaTable
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -104,6 +106,8 @@ def _plain(kind: Any) -> Any:
 # The features that a Delta table asks of its writers, and whether the installed library has them.
 
 
+PARTITIONED_BY = "partitioned_by"
+"""What a decision says of the table of its files: the columns that it is partitioned by."""
 _LOG = "_delta_log"
 _LAST = "_last_checkpoint"
 _COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
@@ -211,6 +215,15 @@ def opened(folder: DeltaPlace) -> DeltaTable:
         return DeltaTable(folder.location, storage_options=dict(folder.storage_options) or None)
 
 
+def partitions_of(table: DeltaTable) -> DeltaPartitions:
+    """Return the columns that the table is partitioned by."""
+    import pyarrow as pa
+
+    columns = pa.schema(table.schema().to_arrow())
+    by = table.metadata().partition_columns
+    return DeltaPartitions(pa.schema([columns.field(name) for name in by]))
+
+
 def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
     """Refuse a table that we cannot write, or that forgets its witnesses.
 
@@ -229,8 +242,13 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
         found = metadata.configuration.get(key, allowed)
         if found.lower() != allowed:
             trouble.append(f"{key} = {found}")
-    trouble += [f"partitions by {name}" for name in metadata.partition_columns]
-    columns = computed(json.loads(table.schema().to_json()))
+    fields = json.loads(table.schema().to_json())
+    trouble += [
+        f"partitions by the {field['type']} {field['name']}"
+        for field in fields["fields"]
+        if field["name"] in metadata.partition_columns and field["type"] in NO_PARTITION
+    ]
+    columns = computed(fields)
     trouble += [f"the column {name}, which its writer has to compute or check" for name in columns]
     with asked(folder):
         why = unwritable(table)
@@ -365,6 +383,7 @@ class DeltaSnapshot:
         self._folder = folder
         self._files = folder.files
         self._table = table
+        self._footers: dict[str, pq.FileMetaData] = {}
 
     def witness(self, slot: str) -> int | None:
         """Return the witness: the version of the application id ``slot``."""
@@ -383,24 +402,43 @@ class DeltaSnapshot:
             return self.names(files) | added_before(self._files, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Refuse files whose own columns do not fit the table's."""
-        import pyarrow.parquet as pq
-        from deltalake import Schema
-
+        """Refuse files whose own columns, and those of their partition, do not fit the table's."""
         for file in files:
-            try:
-                with self._files.open(file.path) as data:
-                    written = Schema.from_arrow(pq.read_schema(data))
-            except FileNotFoundError as error:
-                raise LostRaceError(f"{file.path} is gone") from error
-            rows = json.loads(written.to_json())
-            why = misfit(rows, self._schema)
+            why = self._misfit(file)
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._folder} was changed since rows were promised to it: {why}. "
                     "Nothing was dropped, and nothing is visible yet.",
                     Remedy(change="put its columns back as they were", start=True),
                 )
+
+    def _misfit(self, file: DataFile) -> str | None:
+        from deltalake import Schema
+
+        by = list(self._table.metadata().partition_columns)
+        if by != file.table.get(PARTITIONED_BY, []):
+            return f"it is partitioned by {', '.join(by) or 'no column'}"
+        rows = json.loads(Schema.from_arrow(self._footer(file).schema.to_arrow_schema()).to_json())
+        of_table = {field["name"]: field for field in self._schema["fields"]}
+        rows["fields"] += [
+            of_table[name] | {"nullable": value is None}
+            for name, value in zip(by, file.partition.values, strict=True)
+        ]
+        return misfit(rows, self._schema)
+
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
+        """Read what a file says of itself, once; LostRaceError: it is gone."""
+        import pyarrow.parquet as pq
+
+        found = self._footers.get(file.path)
+        if found is None:
+            try:
+                with self._files.open(file.path) as data:
+                    found = pq.read_metadata(data)
+            except FileNotFoundError as error:
+                raise LostRaceError(f"{file.path} is gone") from error
+            self._footers[file.path] = found
+        return found
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
         """Commit to the log once, with the application id ``slot`` at version ``number``."""
@@ -432,20 +470,28 @@ class DeltaSnapshot:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
+        metadata = self._table.metadata()
+        wanted = indexed(self._schema, metadata.configuration)
         adds = [
             AddAction(
-                path=quote(file.path),
+                path=file.path,  # which the library escapes
                 size=file.size,
-                partition_values={},
+                partition_values=dict(
+                    zip(metadata.partition_columns, file.partition.values, strict=True)
+                ),
                 modification_time=file.modified_at_ms,
                 data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
+                stats=statistics(self._footer(file), wanted),
             )
             for file in files
         ]
         try:
             self._table.create_write_transaction(
-                list(adds), "append", self._table.schema(), commit_properties=properties
+                list(adds),
+                "append",
+                self._table.schema(),
+                partition_by=list(metadata.partition_columns),
+                commit_properties=properties,
             )
         except (DeltaError, OSError) as error:
             raise LostRaceError(f"{type(error).__name__}: {error}") from error
@@ -464,7 +510,9 @@ def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
     table = opened(folder)
     refuse(folder, table)
     try:
-        DeltaSnapshot(folder, table).append_at_once(files)
+        view = DeltaSnapshot(folder, table)
+        view.check(files)
+        view.append_at_once(files)
     except LostRaceError as error:
         raise StoreError(f"{folder} does not take {files[0].path}: {error}") from error
 

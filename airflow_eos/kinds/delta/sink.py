@@ -1,7 +1,6 @@
-"""The Delta sink: a task writes one Parquet file, which the decision's commit adds to the table.
+"""The Delta sink: a task writes a Parquet file for each partition, which the decision's commit adds to the table.
 
-The table must be there: on a disk or in a bucket, without partitions, constraints and computed
-columns.
+The table must be there: on a disk or in a bucket, without constraints and computed columns.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -20,16 +19,21 @@ from airflow_eos.core.delivery.task import own_columns
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.participant import (
     KIND,
+    PARTITIONED_BY,
     SPARED_MS,
     DeltaPlace,
     made,
+    opened,
+    partitions_of,
     publish,
     require_fit,
     require_library,
 )
 from airflow_eos.kinds.lake.files import table_files
+from airflow_eos.kinds.lake.participant import files_of
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
     TaskFileSpec,
@@ -60,7 +64,10 @@ class DeltaSink:
         application_id: the name of this output in the table's log; for ever of one pipeline.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
+        distribute: ``"hash"`` lets Spark put the rows of a partition into one task, so that a batch
+            adds one file for each.
         store: the checkpoint; see :meth:`bound`.
+        partitions: the columns that the table is partitioned by, once the sink is bound.
     """
 
     table_uri: str
@@ -68,7 +75,9 @@ class DeltaSink:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
+    distribute: Literal["none", "hash"] = "none"
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+    partitions: DeltaPartitions | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: VACUUM
 
@@ -88,13 +97,25 @@ class DeltaSink:
         return DeltaPlace.of(self.table_uri, self.storage_options)
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
-        """See :meth:`Sink.bound`: the sink notes its files in that checkpoint.
+        """See :meth:`Sink.bound`: the sink notes its files in that checkpoint, and has its table.
 
         Raises:
             ConfigurationError: the checkpoint is in a folder where VACUUM removes it.
+            StoreError: there is no table.
         """
         require_outside(store.location, self.folder.location, hidden=True)
-        return replace(self, store=store)
+        require_library()
+        return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
+
+    def distribution(self) -> list[str]:
+        """See ``core/delivery/task.py``: the columns whose rows go to one task."""
+        return list(self._cut.columns)
+
+    @property
+    def _cut(self) -> DeltaPartitions:
+        if self.partitions is None:
+            raise ConfigurationError("The delta sink does not know its table: it is not bound.")
+        return self.partitions
 
     @property
     def written_folder(self) -> str:
@@ -125,6 +146,7 @@ class DeltaSink:
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
+        cut = self._cut
         what = TaskFileSpec(
             KIND,
             self.name,
@@ -133,6 +155,9 @@ class DeltaSink:
             "_delta_log",
             self.compression,
             SPARED_MS,
+            columns=cut.in_file,
+            partitions=cut,
+            table={PARTITIONED_BY: list(cut.columns)},
             storage_options=self.storage_options,
         )
         store = bound_store(self.store, KIND) if transactional else None
@@ -142,8 +167,15 @@ class DeltaSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        paths = [f"{work.key}.parquet" for work in works]
-        return read_files(spark, self.folder.location, paths, self.storage_options)
+        values = {each.path: each.partition.values for work in works for each in files_of(work, "")}
+        cut = self._cut
+        return read_files(
+            spark,
+            self.folder.location,
+            list(values),
+            self.storage_options,
+            lambda path, rows: cut.in_rows(rows, values[path]),
+        )
 
 
 class DeltaOptions(SinkOptions, frozen=True):
@@ -152,6 +184,7 @@ class DeltaOptions(SinkOptions, frozen=True):
     table_uri: str
     application_id: str | None = None
     compression: str | None = None
+    distribute: Literal["none", "hash"] | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:
         """See :meth:`SinkOptions.sink`."""

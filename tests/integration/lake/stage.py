@@ -67,6 +67,10 @@ class Stage:
 
     def made(self, schema: pa.Schema = SCHEMA) -> Stage:
         self.kind.create(self.table, schema)
+        return self.claimed()
+
+    def claimed(self) -> Stage:
+        """The table is there already."""
         pipeline = PipelineIdentity(
             id=uuid.uuid4().hex,
             participants=self.participant().members,
