@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.iceberg.partitions import (
+    ORDER,
+    of_any_year,
+    record_of,
+    require_transforms,
+    spec_of,
+)
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
@@ -22,6 +30,7 @@ from airflow_eos.kinds.lake.participant import (
     DataFile,
     LakeParticipant,
     LostRaceError,
+    TableSnapshot,
     name_of,
 )
 
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -223,11 +232,7 @@ def refuse(identifier: str, table: Table) -> None:
             f"pyiceberg writes {SUPPORTED_TABLE_FORMAT_VERSION} at most: take one that can, or "
             "deliver into another table. Nothing was dropped."
         )
-    if not table.spec().is_unpartitioned():
-        raise ConfigurationError(
-            f"The Iceberg table {identifier} is partitioned ({table.spec()}). This sink writes "
-            "tables without partitions: deliver into another one. Nothing was dropped."
-        )
+    require_transforms(identifier, table.spec())
 
 
 def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
@@ -334,6 +339,7 @@ _RETRIES = "commit.retry.num-retries"
 _MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
+_AT_ONCE = 16
 
 
 class IcebergLog:
@@ -488,16 +494,14 @@ class IcebergSnapshot:
         *,
         properties: Mapping[str, str],
     ) -> None:
-        # Only in this copy of the metadata: the table gets the changes that are staged below.
-        self._table.metadata.properties[_RETRIES] = "0"
         try:
-            added = [self._described(file) for file in files]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                added = list(pool.map(self._described, files))
+            self._prepare_copy()
             change = self._table.transaction()
-            update = change.update_snapshot(snapshot_properties=dict(summary))
-            merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
-            with update.merge_append() if merges else update.fast_append() as snapshot:
-                for file in added:
-                    snapshot.append_data_file(file)
+            for spec in sorted({file.spec_id for file in added}) or [self._spec]:
+                theirs = [file for file in added if file.spec_id == spec]
+                self._stage(change, theirs, spec, summary)
             if properties:
                 change.set_properties(dict(properties))
             # The library removes the manifests of a commit that was refused with 409. That may be
@@ -509,6 +513,51 @@ class IcebergSnapshot:
             raise
         except Exception as error:  # whatever a catalog raises, the next look tells the outcome
             raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
+
+    def _stage(
+        self,
+        change: Transaction,
+        files: Sequence[IcebergFile],
+        spec: int,
+        summary: Mapping[str, str],
+    ) -> None:
+        """Stage a snapshot with files that were written by one spec, which need not be the newest.
+
+        The library writes manifests by the default spec.
+        """
+        self._change_copy(default_spec_id=spec)
+        update = change.update_snapshot(snapshot_properties=dict(summary))
+        merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
+        with update.merge_append() if merges else update.fast_append() as snapshot:
+            for file in files:
+                snapshot.append_data_file(file)
+
+    def _prepare_copy(self) -> None:
+        """Change this copy of the metadata for the commit; the table gets only what is staged.
+
+        The library's own retries are off. It copies the whole metadata at each step, so all but
+        the snapshots that refs name go: else a commit costs more with each that was before.
+        """
+        metadata = self._table.metadata
+        named = {each.snapshot_id for each in metadata.refs.values()}
+        self._change_copy(
+            properties=metadata.properties | {_RETRIES: "0"},
+            partition_specs=[of_any_year(each) for each in metadata.partition_specs],
+            snapshots=[each for each in metadata.snapshots if each.snapshot_id in named],
+            snapshot_log=[],
+            metadata_log=[],
+        )
+
+    def _change_copy(self, **changes: Any) -> None:
+        self._table.metadata = self._table.metadata.model_copy(update=changes)
+
+    @property
+    def _spec(self) -> int:
+        return self._table.metadata.default_spec_id
+
+    def knows(self, files: Sequence[DataFile]) -> bool:
+        """Whether the table still knows what these files are partitioned by."""
+        return all(spec_of(self._table.metadata, file.table) is not None for file in files)
 
     def _described(self, file: DataFile) -> IcebergFile:
         """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
@@ -537,6 +586,7 @@ def _columns_of(files: TableFiles, file: DataFile) -> Schema:
 def _described(
     files: TableFiles, file: DataFile, table: Table, properties: Mapping[str, str]
 ) -> IcebergFile:
+    """Return a file's entry, by the spec and the order that its task knew."""
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
@@ -546,8 +596,10 @@ def _described(
     )
     from pyiceberg.manifest import DataFile as Described
     from pyiceberg.manifest import DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
 
+    spec = spec_of(table.metadata, file.table)
+    if spec is None:
+        raise LostRaceError(f"the table has forgotten the partitions of {file.name}")
     with files.open(file.path) as data:
         written = pq.read_metadata(data)
     columns = pyarrow_to_schema(written.schema.to_arrow_schema())
@@ -556,18 +608,19 @@ def _described(
         stats_columns=compute_statistics_plan(columns, dict(properties)),
         parquet_column_mapping=parquet_path_to_id_mapping(columns),
     )
-    return Described.from_args(
+    told = Described.from_args(
         content=DataFileContent.DATA,
         file_path=f"{table.location().rstrip('/')}/{file.path}",
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=record_of(spec, table.schema(), file.partition.values),
         file_size_in_bytes=file.size,
-        sort_order_id=None,
-        spec_id=table.metadata.default_spec_id,
+        sort_order_id=file.table.get(ORDER),
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+    told.spec_id = spec.spec_id
+    return told
 
 
 def _sync(uri: str) -> None:
@@ -594,6 +647,11 @@ class IcebergParticipant(LakeParticipant):
     def __init__(self, catalog: Catalog, table: IcebergLog, **given: Any) -> None:
         super().__init__(table, **given)
         self._catalog = catalog
+
+    def _takes(self, view: TableSnapshot, files: Sequence[DataFile]) -> bool:
+        """Whether the table still knows the spec of the files; else they are written again."""
+        assert isinstance(view, IcebergSnapshot)  # noqa: S101 - of our own log
+        return view.knows(files)
 
     def close(self) -> None:
         """Close the catalog's connections."""

@@ -1,7 +1,6 @@
-"""The Iceberg sink: a task writes one Parquet file, which the decision's commit adds as a snapshot.
+"""The Iceberg sink: a task writes Parquet files, which the decision's commit adds as a snapshot.
 
-The table must be there: in a catalog that pyiceberg knows, on a disk or in a bucket, without
-partitions.
+The table must be there: in a catalog that pyiceberg knows, on a disk or in a bucket.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_eos.core.checkpoint.locations import require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
-from airflow_eos.core.delivery.task import in_arrow, own_columns
+from airflow_eos.core.delivery.task import in_arrow, own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
@@ -36,9 +35,12 @@ from airflow_eos.kinds.iceberg.participant import (
     vends,
     with_ids,
 )
-from airflow_eos.kinds.lake.participant import LostRaceError
+from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
+from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
+    UNPARTITIONED,
     ParquetOfTask,
+    Partitioning,
     TaskFileSpec,
     application_of,
     check_application,
@@ -47,7 +49,7 @@ from airflow_eos.kinds.lake.task import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_eos.core.delivery.port import TaskWriter
@@ -75,12 +77,16 @@ class IcebergSink:
             pipeline.
         catalog_name: the name of the catalog.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
+        distribute: ``hash`` lets Spark put the rows of a partition into one task, so that it has
+            one file in a batch; ``none``: each task writes a file for each partition of its rows.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
         storage_options: how the table's bucket is reached, once the sink is bound.
         vended: whether the catalog gives keys that expire, so that each task asks for its own.
         schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
+        cut: the table's partitions, once the sink is bound.
+        order: the table's order of rows, once the sink is bound; None: it has none.
     """
 
     identifier: str
@@ -88,18 +94,23 @@ class IcebergSink:
     application_id: str = field(kw_only=True)
     catalog_name: str = "default"
     compression: str = "zstd"
+    distribute: Literal["none", "hash"] = "none"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     vended: bool = field(default=False, repr=False, compare=False)
     schema: pa.Schema | None = field(default=None, repr=False, compare=False)
+    cut: Partitioning = field(default=UNPARTITIONED, repr=False, compare=False)
+    order: IcebergOrder | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: remove_orphan_files
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        if self.distribute not in ("none", "hash"):
+            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         if not all(self.identifier.split(".")) or "." not in self.identifier:
             raise ConfigurationError(
                 f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."
@@ -112,6 +123,7 @@ class IcebergSink:
             vended = vends(catalog, table)
         folder = location(table)
         require_outside(store.location, folder, hidden=True)  # remove_orphan_files
+        order = table.sort_order()
         return replace(
             self,
             store=store,
@@ -119,6 +131,8 @@ class IcebergSink:
             storage_options=store_options(table.io.properties),
             vended=vended,
             schema=table.schema().as_arrow(),
+            cut=IcebergPartitioning(table.spec(), table.schema()),
+            order=None if order.is_unsorted else IcebergOrder(order, table.schema()),
         )
 
     @property
@@ -168,6 +182,9 @@ class IcebergSink:
             self.compression,
             SPARED_MS,
             columns=partial(with_ids, table=self.schema),
+            partitions=self.cut,
+            order=self.order,
+            table=self._written_by(),
             storage_options=self._reach(),
         )
         return ParquetOfTask(
@@ -180,8 +197,27 @@ class IcebergSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        paths = [f"{DATA}{work.key}.parquet" for work in works]
+        paths = [file.path for work in works for file in files_of(work, DATA)]
         return read_files(spark, str(self.folder), paths, self._reach())
+
+    def distribution(self) -> list[Column]:
+        """Return what Spark puts rows together by, see ``distributed``; none: no partitions."""
+        from pyspark.sql import functions
+        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+
+        if not isinstance(self.cut, IcebergPartitioning) or not self.cut.columns:
+            return []
+        columns = [functions.col(_quoted(name)) for name in self.cut.columns]
+        if self.cut.is_identity:
+            return columns
+        return [arrow_udf(self.cut.codes, "long", ArrowUDFType.SCALAR)(*columns)]
+
+    def _written_by(self) -> dict[str, int]:
+        """Return the ids of spec and order that files are written by, for the commit."""
+        if not isinstance(self.cut, IcebergPartitioning):
+            return {}
+        ordered = {} if self.order is None else {ORDER: self.order.order.order_id}
+        return {SPEC: self.cut.spec.spec_id, **ordered}
 
     def _reach(self) -> Mapping[str, str] | None:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""
@@ -211,6 +247,11 @@ class IcebergSink:
         return None
 
 
+def _quoted(name: str) -> str:
+    """Return a column, at any depth, as Spark SQL."""
+    return ".".join(quoted(part) for part in name.split("."))
+
+
 class IcebergOptions(SinkOptions, frozen=True):
     """The options of an Iceberg sink; its catalog's properties come with ``how``."""
 
@@ -218,6 +259,7 @@ class IcebergOptions(SinkOptions, frozen=True):
     application_id: str | None = None
     catalog_name: str | None = None
     compression: str | None = None
+    distribute: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
         """See :meth:`SinkOptions.sink`."""

@@ -439,7 +439,9 @@ class LakeParticipant(OwnedBeside):
         self.check(works)
         if works:
             with contextlib.suppress(LostRaceError):
-                self._table.look().check(self._whole(works))
+                view, files = self._table.look(), self._whole(works)
+                if self._takes(view, files):
+                    view.check(files)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
@@ -562,6 +564,7 @@ class LakeParticipant(OwnedBeside):
             if outcome is not None:
                 return self._ended(view, works, outcome)
             files = [] if given_up else self._whole(works)
+            files = files if self._takes(view, files) else []
             failpoint("looked")
             batch = 2 * decision.batch_id
             try:
@@ -574,6 +577,14 @@ class LakeParticipant(OwnedBeside):
             f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
             "what is promised stays promised: try again, or look who else writes so often."
         )
+
+    def _takes(self, view: TableSnapshot, files: Sequence[DataFile]) -> bool:
+        """Whether the table can take such files at all; if not, they are as lost as missing ones.
+
+        A column that does not fit is another matter, which people can mend: see ``check``.
+        """
+        del view, files
+        return True
 
     def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
         """Return the outcome of the decision that the witness tells; None where it tells none."""

@@ -55,8 +55,10 @@ def application_of(name: str, app: AppFacts) -> dict[str, str]:
 class Partitioning(Protocol):
     """How a table cuts its rows into partitions: a value that is pickled into every task."""
 
-    columns: Sequence[str]
-    """The columns that rows are cut by, for people; none where the table has no partitions."""
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that rows are cut by, for people; none where the table has no partitions."""
+        ...
 
     def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
         """Return an array for each part of the partition's key: a value for each row."""

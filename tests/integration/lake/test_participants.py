@@ -269,6 +269,12 @@ def test_a_task_that_was_aborted_while_it_wrote_promises_nothing(stage: Stage):
     assert stage.noted() == set()
 
 
+def given_all(writer: Any, rows: int) -> None:
+    for _ in range(rows // 100_000):
+        writer.write(batch(*range(100_000)))
+    writer.prepare("0" * 32)
+
+
 @pytest.mark.parametrize("rows", [100_000, 1_000_000], ids=["at the end", "at a row group"])
 def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(
     stage: Stage, rows: int
@@ -281,9 +287,7 @@ def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(
         with pytest.raises(
             StoreError, match=r"efused while writing the file of a task.*(Make room|File too large)"
         ):
-            for _ in range(rows // 100_000):
-                writer.write(batch(*range(100_000)))
-            writer.prepare("0" * 32)
+            given_all(writer, rows)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     writer.abort()
