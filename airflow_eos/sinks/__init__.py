@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.delta.sink import DeltaSink as DeltaSink
     from airflow_eos.kinds.files.sink import FileSink as FileSink
     from airflow_eos.kinds.iceberg.sink import IcebergSink as IcebergSink
+    from airflow_eos.kinds.lake.upsert import LakeUpsert as LakeUpsert
     from airflow_eos.kinds.mysql.sink import MySqlSink as MySqlSink
     from airflow_eos.kinds.postgres.sink import PostgresSink as PostgresSink
     from airflow_eos.kinds.upsert.hbase import HBaseUpsert as HBaseUpsert
@@ -41,6 +42,7 @@ _HOMES = {
     "FixedDelay": "core.delivery.policy",
     "IcebergSink": "kinds.iceberg.sink",
     "KafkaSink": "kafka.sink",
+    "LakeUpsert": "kinds.lake.upsert",
     "MySqlSink": "kinds.mysql.sink",
     "MySqlUpsert": "kinds.upsert.mysql",
     "Output": "core.delivery.outputs",

@@ -14,17 +14,28 @@ from urllib.parse import quote, unquote
 
 from airflow_eos.core.checkpoint.locations import located, printable
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.delta.columns import NO_PARTITION, DeltaPartitions, indexed, statistics
+from airflow_eos.kinds.delta.merge import (
+    Rewriting,
+    TableFile,
+    removals,
+    rewritten,
+    waiting_fields,
+    why_not,
+)
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
+    UPSERT,
     DataFile,
     LakeParticipant,
     LostRaceError,
     name_of,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, changes_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -261,12 +272,13 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
         )
 
 
-def require_fit(folder: DeltaPlace, rows: str) -> None:
+def require_fit(folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
     Args:
         folder: of the table.
         rows: the rows' schema, in Spark's JSON.
+        upsert: of rows that replace others.
 
     Raises:
         ConfigurationError: with the column, and why.
@@ -274,10 +286,14 @@ def require_fit(folder: DeltaPlace, rows: str) -> None:
     """
     table = _as_it_is(folder)
     refuse(folder, table)
-    why = misfit(json.loads(rows), json.loads(table.schema().to_json()))
+    ours, theirs = json.loads(rows), json.loads(table.schema().to_json())
+    why = None
+    if upsert is not None:
+        ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(table)
+    why = why or misfit(ours, theirs)
     if why is not None:
         raise ConfigurationError(
-            f"Rows cannot be appended to the Delta table {folder}: {why}. Select and cast the "
+            f"Rows cannot be delivered into the Delta table {folder}: {why}. Select and cast the "
             "columns that the table has."
         )
 
@@ -357,6 +373,7 @@ class DeltaLog:
         self.folder = folder
         self.files = folder.files
         self._table_id = table_id
+        self._doing: dict[str, Rewriting] = {}
 
     @property
     def address(self) -> dict[str, str]:
@@ -373,16 +390,19 @@ class DeltaLog:
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
         refuse(self.folder, table)
-        return DeltaSnapshot(self.folder, table)
+        return DeltaSnapshot(self.folder, table, self._doing)
 
 
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: DeltaPlace, table: DeltaTable) -> None:
+    def __init__(
+        self, folder: DeltaPlace, table: DeltaTable, doing: dict[str, Rewriting] | None = None
+    ) -> None:
         self._folder = folder
         self._files = folder.files
         self._table = table
+        self._doing = {} if doing is None else doing
         self._footers: dict[str, pq.FileMetaData] = {}
 
     def witness(self, slot: str) -> int | None:
@@ -413,18 +433,26 @@ class DeltaSnapshot:
                 )
 
     def _misfit(self, file: DataFile) -> str | None:
-        from deltalake import Schema
-
         by = list(self._table.metadata().partition_columns)
+        upsert = LakeUpsert.of([file])
+        if upsert is not None:
+            rows = json.loads(self._fields_of(file))
+            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
+            return why_not(self._table) or misfit(rows, self._schema)
         if by != file.table.get(PARTITIONED_BY, []):
             return f"it is partitioned by {', '.join(by) or 'no column'}"
-        rows = json.loads(Schema.from_arrow(self._footer(file).schema.to_arrow_schema()).to_json())
+        rows = json.loads(self._fields_of(file))
         of_table = {field["name"]: field for field in self._schema["fields"]}
         rows["fields"] += [
             of_table[name] | {"nullable": value is None}
             for name, value in zip(by, file.partition.values, strict=True)
         ]
         return misfit(rows, self._schema)
+
+    def _fields_of(self, file: DataFile) -> str:
+        from deltalake import Schema
+
+        return Schema.from_arrow(self._footer(file).schema.to_arrow_schema()).to_json()
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         """Read what a file says of itself, once; LostRaceError: it is gone."""
@@ -444,11 +472,52 @@ class DeltaSnapshot:
         """Commit to the log once, with the application id ``slot`` at version ``number``."""
         from deltalake import CommitProperties, Transaction
 
-        self._commit(files, CommitProperties(app_transactions=[Transaction(slot, number)]))
+        witness = [Transaction(slot, number)]
+        upsert = LakeUpsert.of(files)
+        if upsert is None:
+            self._commit(files, (), CommitProperties(app_transactions=witness))
+            return
+        try:
+            added, removed = self._rewritten(files, upsert, f"{slot}/{number}")
+        except FileNotFoundError as error:
+            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
+        failpoint("rewritten")
+        once = CommitProperties(
+            custom_metadata={"isBlindAppend": False},  # else other writers do not look at it
+            max_commit_retries=0,  # only on the version that was read
+            app_transactions=witness,
+        )
+        self._commit(added, removed, once)
+        if None in self._files.find([file.path for file in added]):
+            raise StoreError(
+                f"{self._folder} names files that are not there: they were removed while they were "
+                "being committed. Does somebody clean the table with a retention shorter than the "
+                "default? Restore the version before."
+            )
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
         """Add files without a witness: at least once."""
-        self._commit(files, None)
+        self._commit(files, (), None)
+
+    def _rewritten(
+        self, files: Sequence[DataFile], upsert: LakeUpsert, decision: str
+    ) -> tuple[list[DataFile], list[TableFile]]:
+        import pyarrow as pa
+
+        cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
+        doing = self._doing.get(decision)
+        try:
+            if doing is None:
+                columns = pa.schema(self._table.schema().to_arrow())
+                doing = Rewriting(changes_of(self._files, files, upsert, columns))
+                self._doing.clear()
+                self._doing[decision] = doing
+            return rewritten(self._table, self._files, cut, doing, compression)
+        except pa.ArrowException as error:
+            raise StoreError(
+                f"A file of the Delta table {self._folder} cannot be read: {error}. Nothing was "
+                "changed; restore it, and try again."
+            ) from error
 
     def make_durable(self) -> None:
         """Sync the log from its newest checkpoint to this version, which its writer may not do.
@@ -466,7 +535,12 @@ class DeltaSnapshot:
         ]
         self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
 
-    def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
+    def _commit(
+        self,
+        files: Sequence[DataFile],
+        removed: Sequence[TableFile],
+        properties: CommitProperties | None,
+    ) -> None:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
@@ -487,7 +561,7 @@ class DeltaSnapshot:
         ]
         try:
             self._table.create_write_transaction(
-                list(adds),
+                [*adds, *removals(removed)],
                 "append",
                 self._table.schema(),
                 partition_by=list(metadata.partition_columns),

@@ -1,11 +1,11 @@
-"""The Delta sink: a task writes a Parquet file for each partition, which the decision's commit adds to the table.
+"""The Delta sink: a task writes a file for each partition, and the decision's commit adds them.
 
 The table must be there: on a disk or in a bucket, without constraints and computed columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -41,6 +41,8 @@ from airflow_eos.kinds.lake.task import (
     check_application,
     read_files,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
+from airflow_eos.kinds.spill.task import read_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +67,8 @@ class DeltaSink:
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
         distribute: ``"hash"`` lets Spark put the rows of a partition into one task, so that a batch
-            adds one file for each.
+            adds one file for each; of upserts the rows of a key.
+        upsert: rows replace those of their key; without it they are appended.
         store: the checkpoint; see :meth:`bound`.
         partitions: the columns that the table is partitioned by, once the sink is bound.
     """
@@ -76,6 +79,7 @@ class DeltaSink:
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
     distribute: Literal["none", "hash"] = "none"
+    upsert: LakeUpsert | None = None
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     partitions: DeltaPartitions | None = field(default=None, repr=False, compare=False)
 
@@ -109,7 +113,7 @@ class DeltaSink:
 
     def distribution(self) -> list[str]:
         """See ``core/delivery/task.py``: the columns whose rows go to one task."""
-        return list(self._cut.columns)
+        return list(self._cut.columns if self.upsert is None else self.upsert.key)
 
     @property
     def _cut(self) -> DeltaPartitions:
@@ -141,13 +145,25 @@ class DeltaSink:
             StoreError: there is no table.
         """
         require_library()
-        require_fit(self.folder, schema.json())
+        if self.upsert is not None:
+            self.upsert.refuse({each.name: each.dataType.simpleString() for each in schema.fields})
+        require_fit(self.folder, schema.json(), self.upsert)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
+        store = bound_store(self.store, KIND) if transactional else None
+        return ParquetOfTask(
+            self._spec(transactional=transactional),
+            task,
+            attempt,
+            store=store,
+            publish=partial(publish, self.folder),
+        )
+
+    def _spec(self, *, transactional: bool) -> TaskFileSpec:
         cut = self._cut
-        what = TaskFileSpec(
+        of_table = TaskFileSpec(
             KIND,
             self.name,
             self.folder.location,
@@ -155,18 +171,32 @@ class DeltaSink:
             "_delta_log",
             self.compression,
             SPARED_MS,
-            columns=cut.in_file,
-            partitions=cut,
-            table={PARTITIONED_BY: list(cut.columns)},
             storage_options=self.storage_options,
         )
-        store = bound_store(self.store, KIND) if transactional else None
-        return ParquetOfTask(
-            what, task, attempt, store=store, publish=partial(publish, self.folder)
-        )
+        if self.upsert is None:
+            table = {PARTITIONED_BY: list(cut.columns)}
+            return replace(of_table, columns=cut.in_file, partitions=cut, table=table)
+        if not transactional:
+            raise ConfigurationError(
+                "A LakeUpsert needs exactly_once: its rows are written once they are decided. Take "
+                "that guarantee, or append."
+            )
+        aside = waiting(self.application_id, self.upsert)
+        return replace(of_table, partitions=aside, table=self.upsert.detail(self.compression))
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Return why rows would change other rows than this work did; empty: they would not."""
+        del columns
+        found = [LakeUpsert.of(files_of(work, "")) for work in works]
+        if all(each == self.upsert for each in found):
+            return ""
+        return f"rows were written by {found}, and now by {self.upsert}"
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
+        if self.upsert is not None:
+            what = f"{KIND} {self.name!r}"
+            raise read_back(works, what, "later rows may have replaced theirs")
         values = {each.path: each.partition.values for work in works for each in files_of(work, "")}
         cut = self._cut
         return read_files(
@@ -185,6 +215,7 @@ class DeltaOptions(SinkOptions, frozen=True):
     application_id: str | None = None
     compression: str | None = None
     distribute: Literal["none", "hash"] | None = None
+    upsert: LakeUpsert | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:
         """See :meth:`SinkOptions.sink`."""

@@ -61,6 +61,8 @@ class Partition(NamedTuple):
 
 
 WHOLE = Partition()
+UPSERT = "upsert"
+"""What a decision says of files whose rows wait to replace others: key, deletes, compression."""
 
 
 @dataclass(frozen=True)
@@ -603,6 +605,8 @@ class LakeParticipant(OwnedBeside):
         failpoint("settled-some")
         if outcome is Outcome.COMMITTED:
             self._require_there(works)
+            waited = [each.path for each in self._promised(works) if UPSERT in each.table]
+            self._table.files.remove(waited)
         elif outcome is Outcome.ABORTED:
             self._table.files.remove(self._paths(works))
         if outcome is not Outcome.UNKNOWN:

@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 import time
-from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,0 +1,367 @@
+"""Rows replace those of their key exactly once, whoever dies, commits or cleans up in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
+
+from airflow_eos.core.checkpoint import Decision
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.kinds.delta import participant as of_delta
+from airflow_eos.kinds.delta.sink import DeltaSink
+from airflow_eos.kinds.lake.upsert import LakeUpsert
+from tests.integration.lake.kinds import Delta
+from tests.integration.lake.stage import Stage
+
+COMMITTED, ABORTED = Outcome.COMMITTED, Outcome.ABORTED
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+ROWS = pa.schema([*SCHEMA, ("gone", pa.bool_())])
+UPSERT = LakeUpsert(key=["id"], deleted="gone")
+
+
+class Upserting(Delta):
+    def __init__(self, upsert: LakeUpsert = UPSERT, application: str = "etl") -> None:
+        self.upsert = upsert
+        self.application = application
+
+    def sink(self, folder: Path) -> DeltaSink:
+        sink = super().sink(folder)
+        return replace(sink, upsert=self.upsert, application_id=self.application)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(Upserting(), tmp_path).made(SCHEMA)
+
+
+def prepared(
+    stage: Stage, *rows: tuple[Any, ...], task: int = 0, schema: pa.Schema = ROWS
+) -> PreparedWork:
+    writer = stage.sink.opened(task, 0)
+    named = [dict(zip(schema.names, row, strict=False)) for row in rows]
+    writer.write(pa.RecordBatch.from_pylist(named, schema=schema))
+    work: PreparedWork | None = writer.prepare("0" * 32)
+    assert work is not None
+    return work
+
+
+def decided(stage: Stage, *rows: tuple[Any, ...], batch: int, attempt: int = 1) -> Decision:
+    return stage.decide(prepared(stage, *rows), batch=batch, attempt=attempt)
+
+
+def settled(stage: Stage, decision: Decision) -> Outcome:
+    (outcome,) = set(stage.participant().commit(decision.works).values())
+    return outcome
+
+
+def delivered(stage: Stage, *rows: tuple[Any, ...], batch: int) -> None:
+    assert settled(stage, decided(stage, *rows, batch=batch)) is COMMITTED
+
+
+def found(stage: Stage) -> dict[int, str]:
+    rows = DeltaTable(stage.table).to_pyarrow_table()
+    ids = rows["id"].to_pylist()
+    assert len(set(ids)) == len(ids), "a row for each key"
+    assert sorted(ids) == sorted(stage.kind.by_hand(stage.table)["id"].to_pylist())
+    return dict(zip(ids, rows["v"].to_pylist(), strict=True))
+
+
+def waiting(stage: Stage) -> list[Path]:
+    return list((stage.table / "_eos").rglob("*.parquet"))
+
+
+def test_a_row_replaces_that_of_its_key_and_deletes_take_it_away(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), (3, "c"), batch=0)
+    delivered(stage, (2, "B"), (3, None, True), (4, "d"), (9, None, True), batch=1)
+    assert found(stage) == {1: "a", 2: "B", 4: "d"}
+    assert waiting(stage) == []
+    assert stage.noted() == set()
+
+
+def test_within_a_batch_the_last_row_of_a_key_stays(stage: Stage):
+    first = prepared(stage, (1, "first"), (1, "later"), (2, "x", True), (2, "back"), task=2)
+    second = prepared(stage, (1, "of a higher task"), (3, "y"), (3, None, True), task=10)
+    stage.decide(second, first)
+    assert set(stage.participant().commit([first, second]).values()) == {COMMITTED}
+    assert found(stage) == {1: "of a higher task", 2: "back"}
+
+
+def test_nothing_is_seen_before_the_decision_and_what_is_aborted_leaves_nothing(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    work = prepared(stage, (1, "b"))
+    assert len(waiting(stage)) == 1
+    assert found(stage) == {1: "a"}
+    assert stage.participant().abort([work.identity]) == {work.identity: True}
+    assert waiting(stage) == []
+    stage.decide(work, batch=1)
+    assert stage.participant().commit([work]) == {work.identity: ABORTED}
+    assert found(stage) == {1: "a"}
+
+
+def test_a_commit_again_changes_nothing_twice(stage: Stage):
+    first = decided(stage, (1, "a"), batch=0)
+    assert settled(stage, first) is COMMITTED
+    delivered(stage, (1, "b"), (2, "c"), batch=1)
+    version = DeltaTable(stage.table).version()
+    assert settled(stage, first) is Outcome.UNKNOWN, "a later batch stands"
+    assert DeltaTable(stage.table).version() == version
+    assert found(stage) == {1: "b", 2: "c"}
+
+
+def test_waiting_rows_that_are_gone_are_a_replay_and_no_silence(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    lost = decided(stage, (1, "b"), batch=1)
+    waiting(stage)[0].unlink()
+    assert settled(stage, lost) is ABORTED
+    again = decided(stage, (1, "b"), batch=1, attempt=2)
+    assert settled(stage, again) is COMMITTED
+    assert found(stage) == {1: "b"}
+
+
+def test_vacuum_takes_no_waiting_row_and_no_row_is_lost(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    work = decided(stage, (1, "b"), batch=1)
+    DeltaTable(stage.table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert settled(stage, work) is COMMITTED
+    assert found(stage) == {1: "b"}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda table: write_deltalake(table, pa.table({"id": [7], "v": ["theirs"]}, SCHEMA), mode="append"),
+        lambda table: write_deltalake(table, pa.table({"id": [2], "v": ["theirs"]}, SCHEMA), mode="append"),
+        lambda table: DeltaTable(table).optimize.compact(),
+        lambda table: DeltaTable(table).delete("id = 1"),
+    ],
+    ids=["an append", "an append of the same key", "a compaction", "a delete"],
+)  # fmt: skip
+def test_what_another_engine_commits_in_between_is_seen(stage: Stage, monkeypatch, between):
+    """On the version that was read the commit would bring rows back, or leave a key twice."""
+    for batch in range(3):
+        delivered(stage, (1 + batch, "a"), batch=batch)
+    work = decided(stage, (2, "b"), (4, "d"), batch=3)
+    once = [lambda: between(stage.table)]
+    written: list[int] = []
+    rewrite = of_delta.rewritten
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        written.append(len(list(stage.table.glob("*.parquet"))))
+        if once:
+            once.pop()()
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert len(written) == 2
+    left = found(stage)
+    assert (left.pop(1, None) is None) == ("delete" in str(between.__code__.co_names))
+    assert left == {2: "b", 3: "a", 4: "d"} | ({7: "theirs"} if 7 in left else {})
+
+
+def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (1, "c"), batch=1)
+    rewrite, seen = of_delta.rewritten, []
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        seen.append(result)
+        if len(seen) < 3:
+            more = pa.table({"id": [100 + len(seen)], "v": ["x"]}, SCHEMA)
+            write_deltalake(stage.table, more, mode="append")
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert len(seen) == 3
+    assert seen[0] == seen[1] == seen[2], "the same files, of which none was written again"
+    assert found(stage) == {1: "c", 2: "b", 101: "x", 102: "x"}
+
+
+def test_two_processes_at_once_commit_a_decision_once(stage: Stage, monkeypatch):
+    delivered(stage, (1, "a"), batch=0)
+    work = decided(stage, (1, "b"), (2, "c"), batch=1)
+    rewrite, other = of_delta.rewritten, [stage.participant()]
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        if other:
+            assert set(other.pop().commit(work.works).values()) == {COMMITTED}
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert DeltaTable(stage.table).version() == 2
+    assert found(stage) == {1: "b", 2: "c"}
+
+
+def test_two_streams_that_insert_one_key_leave_one_row(stage: Stage, monkeypatch):
+    """delta-rs' own check of conflicts takes such a commit for a blind append."""
+    other = _Second(stage)
+    ours = decided(stage, (1, "ours"), batch=0)
+    theirs = decided(other, (1, "theirs"), batch=0)
+    rewrite, once = of_delta.rewritten, [True]
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        if once:
+            once.pop()
+            assert settled(other, theirs) is COMMITTED
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, ours) is COMMITTED
+    assert found(stage) == {1: "ours"}, "the later commit stays"
+
+
+class _Second(Stage):
+    """Another pipeline into the table of ``stage``."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(Upserting(application="second"), stage.folder / "second")
+        self._at = stage.table
+        self.claimed()
+
+    @property
+    def table(self) -> Path:
+        return self._at
+
+
+def test_rows_move_between_partitions_and_only_files_with_a_key_are_written(tmp_path: Path):
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string()), ("v", pa.string())])
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    DeltaTable.create(str(stage.table), schema=schema, partition_by=["day"])
+    stage.claimed()
+
+    def put(batch: int, *rows: tuple[Any, ...]) -> None:
+        work = prepared(stage, *rows, schema=schema)
+        stage.decide(work, batch=batch)
+        assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+
+    put(0, (1, "a/é", "x"), (2, "a/é", "x"), (3, None, "x"), (100, "c", "x"))
+    before = set(DeltaTable(stage.table).file_uris())
+    put(1, (1, "b", "y"), (3, "b", "y"))
+    left = before & set(DeltaTable(stage.table).file_uris())
+    assert [Path(each).parent.name for each in left] == ["day=c"]
+    rows = DeltaTable(stage.table).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (1, "b", "y"), (2, "a/é", "x"), (3, "b", "y"), (100, "c", "x"),
+    ]  # fmt: skip
+
+
+def test_a_key_of_several_columns_and_of_a_partition(tmp_path: Path):
+    schema = pa.schema([("shop", pa.string()), ("id", pa.int32()), ("v", pa.string())])
+    stage = Stage(Upserting(LakeUpsert(["shop", "id"])), tmp_path)
+    DeltaTable.create(str(stage.table), schema=schema, partition_by=["shop"])
+    stage.claimed()
+    for batch, rows in enumerate(
+        [[("a", 1, "x"), ("b", 1, "x"), ("b", 2, "x")], [("b", 1, "y"), ("c", 1, "y")]]
+    ):
+        work = prepared(stage, *rows, schema=schema)
+        stage.decide(work, batch=batch)
+        stage.participant().commit([work])
+    rows = DeltaTable(stage.table).to_pyarrow_table().to_pylist()
+    assert sorted((row["shop"], row["id"], row["v"]) for row in rows) == [
+        ("a", 1, "x"), ("b", 1, "y"), ("b", 2, "x"), ("c", 1, "y"),
+    ]  # fmt: skip
+
+
+def test_a_row_without_a_key_is_refused_by_its_task(stage: Stage):
+    with pytest.raises(DeliveryError, match="A row has no id"):
+        prepared(stage, (1, "a"), (None, "b"))
+
+
+@pytest.mark.parametrize(
+    ("property_", "why"),
+    [
+        ("delta.appendOnly", "may only be appended to"),
+        ("delta.enableChangeDataFeed", "has a change data feed"),
+    ],
+)
+def test_a_table_whose_rows_cannot_be_replaced_is_refused_before_the_first_row(
+    tmp_path: Path, property_: str, why: str
+):
+    stage = Stage(Upserting(), tmp_path)
+    DeltaTable.create(str(stage.table), schema=SCHEMA, configuration={property_: "true"})
+    with pytest.raises(ConfigurationError, match=why):
+        stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
+
+
+def spark_schema(**columns: Any) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"v": StringType(), "gone": BooleanType()}, "no column id"),
+        ({"id": DoubleType(), "v": StringType(), "gone": BooleanType()}, "floating point"),
+        ({"id": LongType(), "gone": StringType()}, "expected boolean"),
+        ({"id": LongType(), "w": StringType(), "gone": BooleanType()}, "no column w"),
+    ],
+)
+def test_rows_that_cannot_replace_others_are_refused_before_the_first(stage: Stage, columns, why):
+    with pytest.raises(ConfigurationError, match=why):
+        stage.sink.columns(spark_schema(**columns))
+    assert stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
+
+
+def test_a_file_that_the_library_would_not_take_away_is_refused_and_nothing_is_twice(stage: Stage):
+    """Spark leaves letters in a path that delta-rs escapes, which looks for the text it wrote."""
+    delivered(stage, (1, "a"), batch=0)
+    (commit,) = (stage.table / "_delta_log").glob("*1.json")
+    (file,) = stage.table.glob("*.parquet")
+    shutil.move(file, stage.table / "é.parquet")
+    commit.write_text(commit.read_text().replace(file.name, "é.parquet"))
+    work = decided(stage, (1, "b"), batch=1)
+    with pytest.raises(ConfigurationError, match=r"would not take it away"):
+        settled(stage, work)
+    assert DeltaTable(stage.table).version() == 1
+    assert waiting(stage)
+
+
+def test_a_file_that_goes_while_it_is_read_is_looked_for_again_and_then_named(
+    stage: Stage, monkeypatch
+):
+    delivered(stage, (1, "a"), batch=0)
+    work = decided(stage, (1, "b"), batch=1)
+    (file,) = stage.table.glob("*.parquet")
+    file.unlink()
+    monkeypatch.setattr("airflow_eos.kinds.lake.participant._PAUSES_S", (0.0, 0.0))
+    with pytest.raises(StoreError, match=r"in 2 tries: a file that was to be read is gone"):
+        settled(stage, work)
+    assert waiting(stage), "what was promised stays"
+
+
+def test_files_of_spark_are_written_anew_with_their_instants(tmp_path: Path):
+    """Spark may keep instants in 96 bits, and texts in dictionaries, in columns of another order."""
+    at = pa.timestamp("us", "UTC")
+    schema = pa.schema([("id", pa.int64()), ("at", at), ("late", pa.string())])
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    DeltaTable.create(str(stage.table), schema=schema)
+    stage.claimed()
+    far = -62_135_596_800_000_000  # the year 1, which 96 bits in nanoseconds do not hold
+    theirs = pa.table({"at": pa.array([far, 5], at), "id": pa.array([1, 2])})
+    pq.write_table(theirs, stage.table / "theirs.parquet", use_deprecated_int96_timestamps=True)
+    size = (stage.table / "theirs.parquet").stat().st_size
+    add = {"path": "theirs.parquet", "partitionValues": {}, "size": size, "modificationTime": 0}
+    log = stage.table / "_delta_log" / f"{1:020d}.json"
+    log.write_text(json.dumps({"add": add | {"dataChange": True}}))
+    work = prepared(stage, (2, 7, "z"), schema=schema)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    rows = DeltaTable(stage.table).to_pyarrow_table().sort_by("id")
+    assert rows["at"].cast(pa.int64()).to_pylist() == [far, 7]
+    assert rows["late"].to_pylist() == [None, "z"]
