@@ -44,6 +44,16 @@ def _param(kind: str) -> object:
 
 @pytest.fixture(params=map(_param, sorted(KINDS)))
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return _made(request, tmp_path)
+
+
+@pytest.fixture(params=map(_param, sorted(kind for kind in KINDS if "upsert" not in kind)))
+def appending(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    """Of the kinds whose tasks write the very files that the table is to name."""
+    return _made(request, tmp_path)
+
+
+def _made(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     if request.param.endswith("-s3"):
         request.getfixturevalue("bucket")
     if "-rest-" in request.param:
