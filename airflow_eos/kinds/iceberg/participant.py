@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.iceberg.evolution import LAST, conflict, evolve, evolved
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
     of_any_year,
@@ -36,16 +37,18 @@ from airflow_eos.kinds.lake.participant import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.participant import Member
-    from airflow_eos.kinds.lake.files import TableFiles
 
 # --- log ------------------------------------------------------------------------------------------
 # An Iceberg table on a disk or in a bucket: read its snapshots, and add one on top of the newest.
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 
 
 _ID = b"PARQUET:field_id"
+MAIN = "main"
 
 
 def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
@@ -221,7 +225,7 @@ def vends(catalog: Catalog, table: Table) -> bool:
     return store_options(table.io.properties) != store_options(catalog.properties)
 
 
-def refuse(identifier: str, table: Table) -> None:
+def refuse(identifier: str, table: Table, branch: str = MAIN) -> None:
     """Refuse a table that this package or pyiceberg cannot write (ConfigurationError)."""
     from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
 
@@ -233,16 +237,25 @@ def refuse(identifier: str, table: Table) -> None:
             "deliver into another table. Nothing was dropped."
         )
     require_transforms(identifier, table.spec())
+    ref = table.refs().get(branch)
+    if ref is not None and ref.snapshot_ref_type != "branch":
+        raise ConfigurationError(
+            f"{branch!r} is a {ref.snapshot_ref_type} of the Iceberg table {identifier}, which "
+            "never changes: deliver into a branch. Nothing was dropped."
+        )
 
 
-def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
+def require_fit(
+    catalog: Catalog, identifier: str, rows: Any, bound: Any = None, *, adds: bool = False
+) -> None:
     """Refuse rows that do not fit the table's columns, before they are promised.
 
     Args:
         catalog: the open catalog.
         identifier: of the table.
         rows: the rows' Arrow schema.
-        bound: the table's Arrow schema at the start, with the ids by which tasks write.
+        bound: the table's metadata at the start, with the ids by which tasks write.
+        adds: whether columns that the table lacks are added, and types widened.
 
     Raises:
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
@@ -250,22 +263,39 @@ def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None)
     """
     found = opened(catalog, identifier)
     refuse(identifier, found)
-    table = found.schema().as_arrow()
-    why = misfit(rows, table)
-    if why is not None:
-        raise ConfigurationError(
-            f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
-            "the columns that the table has."
-        )
-    if bound is not None and not (
-        misfit(rows, bound) is None
-        and with_ids(rows, table).equals(with_ids(rows, bound), check_metadata=True)
-    ):
+    table = columns_for(identifier, found.metadata, rows, adds=adds)
+    before = table if bound is None else columns_for(identifier, bound, rows, adds=adds)
+    if not with_ids(rows, table).equals(with_ids(rows, before), check_metadata=True):
         raise StoreError(
             f"Columns of the Iceberg table {identifier} were made anew since this query started, "
             "and rows are written by the ids of before. Nothing is promised of this batch.",
             Remedy(start=True),
         )
+
+
+def columns_for(
+    identifier: str, metadata: TableMetadata, rows: pa.Schema, *, adds: bool
+) -> pa.Schema:
+    """Return the table's columns, with their ids, that these rows are written under.
+
+    Raises:
+        ConfigurationError: the rows do not fit; with both schemas.
+    """
+    table = metadata.schema()
+    try:
+        whole = (evolved(metadata, rows) if adds else table).as_arrow()
+        why = misfit(rows, whole)
+    except ValueError as error:
+        why = brief(error)
+    if why is None:
+        return whole
+    offered = "" if adds else " Or let columns be added: schema_evolution='add'."
+    ours = ", ".join(f"{field.name} {plain(field.type)}" for field in rows)
+    theirs = ", ".join(f"{field.name} {field.field_type}" for field in table.fields)
+    raise ConfigurationError(
+        f"Rows cannot be appended to the Iceberg table {identifier}: {why}. The rows have {ours}; "
+        f"the table has {theirs}. Select and cast the columns that the table has.{offered}"
+    )
 
 
 @contextlib.contextmanager
@@ -292,6 +322,12 @@ def asked(identifier: str) -> Iterator[None]:
 def brief(error: Exception) -> str:
     """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0]
+
+
+def without_snapshots(metadata: TableMetadata, but: Collection[int] = ()) -> TableMetadata:
+    """Return the metadata without what grows with each commit, but snapshots of these ids."""
+    kept = [each for each in metadata.snapshots if each.snapshot_id in but]
+    return metadata.model_copy(update={"snapshots": kept, "snapshot_log": [], "metadata_log": []})
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -340,6 +376,7 @@ _MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
 _AT_ONCE = 16
+_FOOTERS_AT_MOST = 5000
 
 
 class IcebergLog:
@@ -351,6 +388,7 @@ class IcebergLog:
         table_id: the table's uuid; a table with another uuid is refused.
         folder: the table's location, a path or URL.
         storage_options: how its bucket is reached.
+        branch: that is written; readers of the table see ``main``.
     """
 
     data = DATA
@@ -362,12 +400,16 @@ class IcebergLog:
         table_id: str,
         folder: str,
         storage_options: Mapping[str, str] | None = None,
+        *,
+        branch: str = MAIN,
     ) -> None:
         self._catalog = catalog
+        self._branch = branch
         self._identifier = identifier
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
+        self._footers: dict[str, pq.FileMetaData] = {}
         self.files = table_files(folder, storage_options)
 
     @property
@@ -378,6 +420,7 @@ class IcebergLog:
             "table": self._identifier,
             "id": self._table_id,
             "location": self._folder,
+            **({} if self._branch == MAIN else {"branch": self._branch}),
         }
 
     def look(self) -> IcebergSnapshot:
@@ -393,16 +436,26 @@ class IcebergLog:
         if options != self._options:  # a catalog has vended new keys
             self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
-        refuse(self._identifier, table)
-        return IcebergSnapshot(self._identifier, table)
+        refuse(self._identifier, table, self._branch)
+        if len(self._footers) > _FOOTERS_AT_MOST:
+            self._footers.clear()
+        return IcebergSnapshot(self._identifier, table, self._footers, self._branch)
 
 
 class IcebergSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, identifier: str, table: Table) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        table: Table,
+        footers: dict[str, pq.FileMetaData] | None = None,
+        branch: str = MAIN,
+    ) -> None:
         self._identifier = identifier
+        self._branch = branch
         self._table = table
+        self._footers = {} if footers is None else footers
         self._files = table_files(location(table), store_options(table.io.properties))
 
     def witness(self, slot: str) -> int | None:
@@ -421,9 +474,13 @@ class IcebergSnapshot:
         return max(map(int, told), default=None)
 
     def names(self, files: Collection[str]) -> frozenset[str]:
-        """Return those of the files that the current snapshot reads."""
+        """Return those of the files that the current snapshot of the branch reads."""
+        head = self._head
+        if head is None:
+            return frozenset()
         with asked(self._identifier):
-            planned = {name_of(task.file.file_path) for task in self._table.scan().plan_files()}
+            scan = self._table.scan(snapshot_id=head.snapshot_id)
+            planned = {name_of(task.file.file_path) for task in scan.plan_files()}
         return frozenset(path for path in files if name_of(path) in planned)
 
     def still_names(self, files: Collection[str]) -> frozenset[str]:
@@ -433,8 +490,9 @@ class IcebergSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
-        for file in files:
-            why = drifted(_columns_of(self._files, file), self._table.schema())
+        change = self._table.transaction()
+        for columns in self._columns(files):
+            why = _evolving(change, columns) or drifted(columns, change.table_metadata.schema())
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
@@ -477,7 +535,7 @@ class IcebergSnapshot:
         if isinstance(self._files, InBucket):
             return
         with asked(self._identifier):
-            snapshot = self._table.current_snapshot()
+            snapshot = self._head
             if snapshot is not None:
                 manifests = snapshot.manifests(self._table.io)
                 newest = sorted(manifests, key=lambda each: each.sequence_number, reverse=True)
@@ -499,6 +557,9 @@ class IcebergSnapshot:
                 added = list(pool.map(self._described, files))
             self._prepare_copy()
             change = self._table.transaction()
+            for columns in self._columns(files):
+                evolve(change, columns)
+            self._branch_off(change)
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
                 self._stage(change, theirs, spec, summary)
@@ -526,8 +587,8 @@ class IcebergSnapshot:
         The library writes manifests by the default spec.
         """
         self._change_copy(default_spec_id=spec)
-        update = change.update_snapshot(snapshot_properties=dict(summary))
-        merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
+        update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
+        merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
         with update.merge_append() if merges else update.fast_append() as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
@@ -540,24 +601,76 @@ class IcebergSnapshot:
         """
         metadata = self._table.metadata
         named = {each.snapshot_id for each in metadata.refs.values()}
+        self._table.metadata = without_snapshots(metadata, but=named)
         self._change_copy(
             properties=metadata.properties | {_RETRIES: "0"},
             partition_specs=[of_any_year(each) for each in metadata.partition_specs],
-            snapshots=[each for each in metadata.snapshots if each.snapshot_id in named],
-            snapshot_log=[],
-            metadata_log=[],
         )
 
     def _change_copy(self, **changes: Any) -> None:
         self._table.metadata = self._table.metadata.model_copy(update=changes)
 
     @property
+    def _head(self) -> Snapshot | None:
+        """The newest snapshot of the branch; a branch that is not there begins with main's."""
+        metadata = self._table.metadata
+        return metadata.snapshot_by_name(self._branch) or metadata.current_snapshot()
+
+    def _branch_off(self, change: Transaction) -> None:
+        """Stage the branch where it is not there, as after it was published and dropped.
+
+        The library alone would begin it without the rows that main has.
+        """
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        if self._branch in {MAIN, *self._table.metadata.refs}:
+            return
+        if self._head is None:  # the library writes to main first, if only nothing
+            with change.update_snapshot().fast_append():
+                pass
+        head = self._head or change.table_metadata.current_snapshot()
+        assert head is not None  # noqa: S101 - staged above
+        with ManageSnapshots(change) as refs:
+            refs.create_branch(head.snapshot_id, self._branch)
+
+    @property
     def _spec(self) -> int:
         return self._table.metadata.default_spec_id
 
     def knows(self, files: Sequence[DataFile]) -> bool:
-        """Whether the table still knows what these files are partitioned by."""
-        return all(spec_of(self._table.metadata, file.table) is not None for file in files)
+        """Whether the table still knows the spec of these files, and has room for their columns."""
+        metadata = self._table.metadata
+        evolving = [file for file in files if LAST in file.table]
+        return all(spec_of(metadata, file.table) is not None for file in files) and not any(
+            conflict(metadata, columns, file.table[LAST])
+            for file in evolving
+            for columns in self._columns([file])
+        )
+
+    def _columns(self, files: Sequence[DataFile]) -> list[Schema]:
+        """Return the columns of files, with their ids; each once."""
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            footers = list(pool.map(self._footer, files))
+        arrow = [footer.schema.to_arrow_schema() for footer in footers]
+        found: list[Schema] = []
+        for each in map(pyarrow_to_schema, arrow):
+            if each not in found:
+                found.append(each)
+        return found
+
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
+        """Return a file's own description, which this process reads once."""
+        import pyarrow.parquet as pq
+
+        if file.path not in self._footers:
+            try:
+                with self._files.open(file.path) as data:
+                    self._footers[file.path] = pq.read_metadata(data)
+            except FileNotFoundError as error:
+                raise LostRaceError(f"{file.path} is gone") from error
+        return self._footers[file.path]
 
     def _described(self, file: DataFile) -> IcebergFile:
         """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
@@ -566,28 +679,17 @@ class IcebergSnapshot:
         into ones that no reader can decode. Such files are promised, so they go without bounds,
         which only help readers to skip a file.
         """
+        footer = self._footer(file)
         try:
-            return _described(self._files, file, self._table, self._table.metadata.properties)
+            return _described(footer, file, self._table, self._table.metadata.properties)
         except (ArithmeticError, ValueError):
-            return _described(self._files, file, self._table, {f"{_METRICS}default": "counts"})
-
-
-def _columns_of(files: TableFiles, file: DataFile) -> Schema:
-    import pyarrow.parquet as pq
-    from pyiceberg.io.pyarrow import pyarrow_to_schema
-
-    try:
-        with files.open(file.path) as data:
-            return pyarrow_to_schema(pq.read_schema(data))
-    except FileNotFoundError as error:
-        raise LostRaceError(f"{file.path} is gone") from error
+            return _described(footer, file, self._table, {f"{_METRICS}default": "counts"})
 
 
 def _described(
-    files: TableFiles, file: DataFile, table: Table, properties: Mapping[str, str]
+    written: pq.FileMetaData, file: DataFile, table: Table, properties: Mapping[str, str]
 ) -> IcebergFile:
     """Return a file's entry, by the spec and the order that its task knew."""
-    import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
@@ -600,8 +702,6 @@ def _described(
     spec = spec_of(table.metadata, file.table)
     if spec is None:
         raise LostRaceError(f"the table has forgotten the partitions of {file.name}")
-    with files.open(file.path) as data:
-        written = pq.read_metadata(data)
     columns = pyarrow_to_schema(written.schema.to_arrow_schema())
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=written,
@@ -621,6 +721,17 @@ def _described(
     )
     told.spec_id = spec.spec_id
     return told
+
+
+def _evolving(change: Transaction, columns: Schema) -> str | None:
+    """Stage the new columns of a file; return why the table cannot have them."""
+    from pyiceberg.exceptions import ValidationError
+
+    try:
+        evolve(change, columns)
+    except (ValueError, ValidationError) as error:
+        return brief(error)
+    return None
 
 
 def _sync(uri: str) -> None:
@@ -659,7 +770,13 @@ class IcebergParticipant(LakeParticipant):
 
 
 def made(
-    catalog: Catalog, identifier: str, *, name: str, application: str, store: CheckpointStore
+    catalog: Catalog,
+    identifier: str,
+    *,
+    name: str,
+    application: str,
+    store: CheckpointStore,
+    branch: str = MAIN,
 ) -> IcebergParticipant:
     """Make the participant of a sink that starts.
 
@@ -668,9 +785,10 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     table = opened(catalog, identifier)
-    refuse(identifier, table)
+    refuse(identifier, table, branch)
     options = store_options(table.io.properties)
-    log = IcebergLog(catalog, identifier, str(table.metadata.table_uuid), location(table), options)
+    uuid = str(table.metadata.table_uuid)
+    log = IcebergLog(catalog, identifier, uuid, location(table), options, branch=branch)
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -701,7 +819,8 @@ def connect(
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
     options = store_options(opened(catalog, at["table"]).io.properties)
-    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options)
+    branch = at.get("branch", MAIN)
+    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
     log.look()
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept

@@ -20,11 +20,15 @@ from airflow_eos.core.delivery.task import in_arrow, own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.kinds.iceberg.creation import create
+from airflow_eos.kinds.iceberg.evolution import LAST
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
+    MAIN,
     SPARED_MS,
     IcebergSnapshot,
+    columns_for,
     location,
     made,
     opened,
@@ -34,8 +38,10 @@ from airflow_eos.kinds.iceberg.participant import (
     store_options,
     vends,
     with_ids,
+    without_snapshots,
 )
 from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
+from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
     UNPARTITIONED,
@@ -49,6 +55,7 @@ from airflow_eos.kinds.lake.task import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -77,6 +84,12 @@ class IcebergSink:
             pipeline.
         catalog_name: the name of the catalog.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
+        schema_evolution: ``add``: columns that the rows have and the table has not are added by
+            the commit, and types widened (int to long, float to double, decimals); ``none``: such
+            rows are refused.
+        create: what the table is made as, where the catalog has none; None: it must be there.
+        branch: of the table, made from main where it is not there: for rows that are looked at
+            before they are published.
         distribute: ``hash`` lets Spark put the rows of a partition into one task, so that it has
             one file in a batch; ``none``: each task writes a file for each partition of its rows.
         name: the participant's name in the decisions of the pipeline.
@@ -84,7 +97,7 @@ class IcebergSink:
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
         storage_options: how the table's bucket is reached, once the sink is bound.
         vended: whether the catalog gives keys that expire, so that each task asks for its own.
-        schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
+        metadata: the table's, without its snapshots, once the sink is bound.
         cut: the table's partitions, once the sink is bound.
         order: the table's order of rows, once the sink is bound; None: it has none.
     """
@@ -94,13 +107,16 @@ class IcebergSink:
     application_id: str = field(kw_only=True)
     catalog_name: str = "default"
     compression: str = "zstd"
+    schema_evolution: Literal["none", "add"] = "none"
+    create: NewTable | None = field(default=None, hash=False)
+    branch: str = MAIN
     distribute: Literal["none", "hash"] = "none"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     vended: bool = field(default=False, repr=False, compare=False)
-    schema: pa.Schema | None = field(default=None, repr=False, compare=False)
+    metadata: TableMetadata | None = field(default=None, repr=False, compare=False)
     cut: Partitioning = field(default=UNPARTITIONED, repr=False, compare=False)
     order: IcebergOrder | None = field(default=None, repr=False, compare=False)
 
@@ -109,6 +125,10 @@ class IcebergSink:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        if self.schema_evolution not in ("none", "add"):
+            raise ConfigurationError(
+                f"schema_evolution {self.schema_evolution!r}: expected none or add."
+            )
         if self.distribute not in ("none", "hash"):
             raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         if not all(self.identifier.split(".")) or "." not in self.identifier:
@@ -119,6 +139,8 @@ class IcebergSink:
     def bound(self, store: CheckpointStore) -> IcebergSink:
         """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            if self.create is not None:
+                create(catalog, self.identifier, self.create)
             table = opened(catalog, self.identifier)
             vended = vends(catalog, table)
         folder = location(table)
@@ -130,7 +152,7 @@ class IcebergSink:
             folder=folder,
             storage_options=store_options(table.io.properties),
             vended=vended,
-            schema=table.schema().as_arrow(),
+            metadata=without_snapshots(table.metadata),
             cut=IcebergPartitioning(table.spec(), table.schema()),
             order=None if order.is_unsorted else IcebergOrder(order, table.schema()),
         )
@@ -155,6 +177,7 @@ class IcebergSink:
             name=self.name,
             application=self.application_id,
             store=store,
+            branch=self.branch,
         )
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
@@ -165,13 +188,14 @@ class IcebergSink:
             StoreError: there is no table.
         """
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            require_fit(catalog, self.identifier, in_arrow(schema), self.schema)
+            rows = in_arrow(schema)
+            require_fit(catalog, self.identifier, rows, self.metadata, adds=self._adds)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
-        if self.folder is None or self.schema is None:
+        if self.folder is None or self.metadata is None:
             raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
         what = TaskFileSpec(
             KIND,
@@ -181,7 +205,7 @@ class IcebergSink:
             "",
             self.compression,
             SPARED_MS,
-            columns=partial(with_ids, table=self.schema),
+            columns=partial(_numbered, self.identifier, self.metadata, adds=self._adds),
             partitions=self.cut,
             order=self.order,
             table=self._written_by(),
@@ -212,12 +236,17 @@ class IcebergSink:
             return columns
         return [arrow_udf(self.cut.codes, "long", ArrowUDFType.SCALAR)(*columns)]
 
+    @property
+    def _adds(self) -> bool:
+        return self.schema_evolution == "add"
+
     def _written_by(self) -> dict[str, int]:
-        """Return the ids of spec and order that files are written by, for the commit."""
-        if not isinstance(self.cut, IcebergPartitioning):
+        """Return what files are written by, for the commit: ids of spec, order and columns."""
+        if self.metadata is None or not isinstance(self.cut, IcebergPartitioning):
             return {}
         ordered = {} if self.order is None else {ORDER: self.order.order.order_id}
-        return {SPEC: self.cut.spec.spec_id, **ordered}
+        last = {LAST: self.metadata.last_column_id} if self._adds else {}
+        return {SPEC: self.cut.spec.spec_id, **ordered, **last}
 
     def _reach(self) -> Mapping[str, str] | None:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""
@@ -231,8 +260,8 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
-                refuse(self.identifier, table)
-                view = IcebergSnapshot(self.identifier, table)
+                refuse(self.identifier, table, self.branch)
+                view = IcebergSnapshot(self.identifier, table, branch=self.branch)
                 view.check(files)
                 # A commit that failed may have arrived: a catalog's error is no answer.
                 if tried > 1 and view.still_names([file.path for file in files]):
@@ -245,6 +274,13 @@ class IcebergSink:
                             f"{self.identifier} does not take {files[0].name}: {error}"
                         ) from error
         return None
+
+
+def _numbered(
+    identifier: str, metadata: TableMetadata, rows: pa.Schema, *, adds: bool
+) -> pa.Schema:
+    """Return the rows' columns with the ids that the table has, or will have, for them."""
+    return with_ids(rows, columns_for(identifier, metadata, rows, adds=adds))
 
 
 def _quoted(name: str) -> str:
@@ -260,6 +296,9 @@ class IcebergOptions(SinkOptions, frozen=True):
     catalog_name: str | None = None
     compression: str | None = None
     distribute: str | None = None
+    schema_evolution: str | None = None
+    create: NewTable | None = None
+    branch: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
         """See :meth:`SinkOptions.sink`."""

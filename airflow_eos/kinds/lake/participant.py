@@ -35,7 +35,7 @@ from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
 from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -442,8 +442,14 @@ class LakeParticipant(OwnedBeside):
         if works:
             with contextlib.suppress(LostRaceError):
                 view, files = self._table.look(), self._whole(works)
-                if self._takes(view, files):
-                    view.check(files)
+                if not self._takes(view, files):
+                    raise StoreError(
+                        f"The table {self._table.files.address} was changed since this query "
+                        "started: it does not know the partitions, or the new columns, by which "
+                        "the batch was written. Nothing is promised of it.",
+                        Remedy(start=True),
+                    )
+                view.check(files)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""

@@ -149,6 +149,19 @@ class Iceberg:
         return load_catalog("default", **self.properties(folder))
 
 
+class IcebergParted(Iceberg):
+    """By two fields, so that most work has several files."""
+
+    name = "iceberg-parted"
+
+    def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
+        super().create(folder, schema)
+        with closing(self.catalog(folder)) as catalog:
+            table = catalog.load_table(self.identifier(folder))
+            with table.update_spec() as spec:
+                spec.add_field("value", "bucket[4]").add_field("key", "truncate[1]")
+
+
 class _InBucket:
     """A table whose objects the server keeps as files, which the tests look at."""
 
@@ -224,6 +237,7 @@ KINDS: dict[str, Kind] = {
     "delta": Delta(),
     "delta-upsert": DeltaUpsert(),
     "iceberg": ICEBERG,
+    "iceberg-parted": IcebergParted(),
     "delta-s3": DeltaInBucket(),
     "iceberg-s3": IcebergInBucket(),
     "iceberg-rest-s3": IcebergByRest(),

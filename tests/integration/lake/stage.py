@@ -26,7 +26,7 @@ from airflow_eos.core.checkpoint import (
     claim,
 )
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
-from airflow_eos.kinds.lake.participant import LakeParticipant
+from airflow_eos.kinds.lake.participant import LakeParticipant, files_of
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
@@ -125,10 +125,14 @@ class Stage:
         return {each.key for each in self.participant().open()}
 
     def file(self, work: PreparedWork) -> Path:
-        return self.kind.files(self.table) / f"{work.key}.parquet"
+        """The first file of the work, whatever its partition."""
+        (path, *_) = files_of(work, "")
+        return self.kind.files(self.table) / path.path
 
     def data_files(self) -> set[str]:
-        return {file.stem for file in self.kind.files(self.table).glob("*.parquet")}
+        """The keys of the work that has files."""
+        found = self.kind.files(self.table).rglob("*.parquet")
+        return {"-".join(file.stem.split("-")[:3]) for file in found}
 
     def start(self, verb: str, *, failpoints: str = "", **asked: Any) -> subprocess.Popen[str]:
         """The verb in a process of its own."""

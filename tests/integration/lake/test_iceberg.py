@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
-from pyspark.sql.types import (
-    ArrayType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StructType, TimestampType
 
 from airflow_eos.core.checkpoint import PipelineIdentity, claim
-from airflow_eos.core.delivery.batch import require_decidable
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, StoreError
@@ -159,37 +148,15 @@ def test_a_table_made_anew_is_another_one(stage: Stage):
         participant.outcome([work])
 
 
-def test_a_partitioned_table_is_refused(stage: Stage):
+def test_a_table_whose_partitions_the_library_does_not_know_is_refused(stage: Stage):
     with closing(KIND.catalog(stage.table)) as catalog:
-        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "key"))
-        table = catalog.load_table("db.rows")
-        catalog.create_table("db.parted", schema=table.schema(), partition_spec=spec)
-    sink = IcebergSink("db.parted", KIND.properties(stage.table), application_id="etl")
-    with pytest.raises(ConfigurationError, match="is partitioned"):
-        sink.bound(stage.store).connect(timedelta(0))
-
-
-def test_a_table_that_is_partitioned_while_a_query_runs_is_refused_before_the_promise(
-    stage: Stage,
-):
-    """Any maintainer may: once promised, its rows held the pipeline up."""
-    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
-    work, sink, participant = stage.prepare(1), stage.sink, stage.participant()
-    sink.columns(rows)
-    require_decidable(participant, [work])
-    with closing(KIND.catalog(stage.table)) as catalog:
-        with catalog.load_table("db.rows").update_spec() as spec:
-            spec.add_field("key", IdentityTransform())
-        with pytest.raises(ConfigurationError, match="is partitioned"):
-            require_decidable(participant, [work])
-        with pytest.raises(ConfigurationError, match="is partitioned"):
-            sink.columns(rows)
-        with catalog.load_table("db.rows").update_spec() as spec:
-            spec.remove_field("key")
-    sink.columns(rows)
-    require_decidable(participant, [work])
-    stage.decide(work)
-    assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
+        at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))
+    metadata = msgspec.json.decode(at.read_bytes())
+    field = {"name": "zone", "transform": "zorder[3]", "source-id": 1, "field-id": 1000}
+    metadata["partition-specs"] = [{"spec-id": 0, "fields": [field]}]
+    at.write_bytes(msgspec.json.encode(metadata))
+    with pytest.raises(ConfigurationError, match="which this pyiceberg does not know"):
+        stage.participant()
 
 
 def test_a_table_that_is_not_there_is_said_by_name(stage: Stage):
@@ -242,7 +209,9 @@ def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(s
         at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))
     metadata = msgspec.json.decode(at.read_bytes()) | {"format-version": 3, "next-row-id": 0}
     at.write_bytes(msgspec.json.encode(metadata))
-    for asked in (stage.participant, lambda: running.commit([work])):
+    rows = StructType().add("key", "string").add("value", "long")
+    asks = (stage.participant, lambda: running.commit([work]), lambda: stage.sink.columns(rows))
+    for asked in asks:
         with pytest.raises(ConfigurationError, match="has format version 3"):
             asked()
     assert stage.file(work).exists(), "nothing of it is dropped"

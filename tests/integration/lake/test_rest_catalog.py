@@ -6,8 +6,11 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
@@ -100,6 +103,46 @@ def test_keys_that_a_catalog_vends_anew_are_taken_by_tasks_and_by_commits(
     assert participant.commit(works[:1]) == {works[0].identity: Outcome.COMMITTED}
     assert stage.values() == {1: 1}
     assert stage.data_files() == {works[0].key}
+
+
+class OnBranch(ByProxy):
+    def sink(self, folder: Path) -> IcebergSink:
+        return replace(super().sink(folder), branch="audit", schema_evolution="add")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_partitions_a_former_spec_a_new_column_and_a_branch_by_rest(
+    proxy: UnsureProxy, tmp_path: Path, fault: str
+):
+    """All that a commit may hold, as Apache's own server checks it, and its answer gets lost."""
+    stage = Stage(OnBranch(proxy), tmp_path).made()
+    parted(stage, "bucket[4]")
+    sink, at = stage.sink, stage.table
+    rows = pa.table({"key": ["a", "b", None], "value": [1, 2, 3], "later": [1.5, None, 2.5]})
+    writer = sink.opened(0, 0)
+    writer.write(rows.to_batches()[0])
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    stage.participant().require_decidable([work])
+    stage.decide(work)
+    parted(stage, "truncate[2]")
+    proxy.faults.append(fault)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert proxy.met == [fault]
+    with closing(stage.kind.catalog(at)) as catalog:  # type: ignore[attr-defined]
+        table = catalog.load_table(stage.kind.identifier(at))  # type: ignore[attr-defined]
+    assert table.scan().to_arrow().num_rows == 0, "main has none"
+    audit = table.scan(snapshot_id=table.refs()["audit"].snapshot_id)
+    assert audit.to_arrow().sort_by("value").to_pydict() == rows.to_pydict()
+    specs = {task.file.spec_id for task in audit.plan_files()}
+    assert specs == {work.detail["table"]["spec"]} != {table.spec().spec_id}
+
+
+def parted(stage: Stage, how: str) -> None:
+    with closing(stage.kind.catalog(stage.table)) as catalog:  # type: ignore[attr-defined]
+        table = catalog.load_table(stage.kind.identifier(stage.table))  # type: ignore[attr-defined]
+        with table.update_spec() as spec:
+            spec.add_field("value", how)
 
 
 def prepared(sink: IcebergSink, value: int) -> PreparedWork:

@@ -60,7 +60,7 @@ def iceberg_rows(catalog: Path, table: str) -> pa.Table:
 
 
 def _rows(files: Iterable[Path]) -> pa.Table:
-    tables = [pq.read_table(file) for file in files]
+    tables = [pq.read_table(file, partitioning=None) for file in files]  # folders tell nothing
     return pa.concat_tables(tables) if tables else pa.table({"key": [], "value": []})
 
 

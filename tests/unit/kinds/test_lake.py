@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField
 
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.port import TaskWriter
@@ -16,7 +21,12 @@ from airflow_eos.kinds.iceberg.participant import store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
-COLUMNS = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
+METADATA = new_table_metadata(
+    Schema(NestedField(1, "id", LongType())),
+    UNPARTITIONED_PARTITION_SPEC,
+    UNSORTED_SORT_ORDER,
+    "file:///table",
+)
 
 
 def writer_into(kind: str, table: Path) -> TaskWriter:
@@ -27,7 +37,7 @@ def writer_into(kind: str, table: Path) -> TaskWriter:
         of = DeltaSink(str(table), application_id="etl", store=store, partitions=whole)
         return of.opened(0, 0)
     sink = IcebergSink(
-        "shop.orders", {}, application_id="etl", store=store, folder=str(table), schema=COLUMNS
+        "shop.orders", {}, application_id="etl", store=store, folder=str(table), metadata=METADATA
     )
     return sink.opened(0, 0)
 

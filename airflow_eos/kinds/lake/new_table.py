@@ -1,0 +1,20 @@
+"""What a lake's table is made as, where there is none."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NewTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a table is made as, where the catalog has none of that name.
+
+    Attributes:
+        columns: as Spark's DDL has them: ``"id BIGINT NOT NULL, at TIMESTAMP"``.
+        partition_by: columns, or Iceberg's transforms of them: ``day(at)``, ``bucket(16, id)``,
+            ``truncate(10, name)``, ``year``, ``month``, ``hour``.
+        properties: of the table.
+    """
+
+    columns: str
+    partition_by: tuple[str, ...] = ()
+    properties: dict[str, str] = {}
