@@ -17,6 +17,7 @@ from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.delta.columns import NO_PARTITION, DeltaPartitions, indexed, statistics
+from airflow_eos.kinds.delta.definition import EVOLVES, add, both, new_columns, without
 from airflow_eos.kinds.delta.merge import (
     Rewriting,
     TableFile,
@@ -272,13 +273,16 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
         )
 
 
-def require_fit(folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None) -> None:
+def require_fit(
+    folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
+) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
     Args:
         folder: of the table.
         rows: the rows' schema, in Spark's JSON.
         upsert: of rows that replace others.
+        evolves: whether the table gets columns that it has not.
 
     Raises:
         ConfigurationError: with the column, and why.
@@ -290,11 +294,12 @@ def require_fit(folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None)
     why = None
     if upsert is not None:
         ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(table)
-    why = why or misfit(ours, theirs)
+    new = new_columns(ours, theirs) if evolves else []
+    why = why or misfit(without(ours, new), theirs)
     if why is not None:
         raise ConfigurationError(
             f"Rows cannot be delivered into the Delta table {folder}: {why}. Select and cast the "
-            "columns that the table has."
+            f"columns that the table has. {both(ours, theirs)}."
         )
 
 
@@ -436,18 +441,41 @@ class DeltaSnapshot:
         by = list(self._table.metadata().partition_columns)
         upsert = LakeUpsert.of([file])
         if upsert is not None:
-            rows = json.loads(self._fields_of(file))
+            rows = without(json.loads(self._fields_of(file)), self._new(file))
             rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
             return why_not(self._table) or misfit(rows, self._schema)
         if by != file.table.get(PARTITIONED_BY, []):
             return f"it is partitioned by {', '.join(by) or 'no column'}"
-        rows = json.loads(self._fields_of(file))
+        rows = without(json.loads(self._fields_of(file)), self._new(file))
         of_table = {field["name"]: field for field in self._schema["fields"]}
         rows["fields"] += [
             of_table[name] | {"nullable": value is None}
             for name, value in zip(by, file.partition.values, strict=True)
         ]
         return misfit(rows, self._schema)
+
+    def _new(self, file: DataFile) -> list[Mapping[str, Any]]:
+        """Return the columns of a file that the table is to get."""
+        if not file.table.get(EVOLVES):
+            return []
+        rows, upsert = json.loads(self._fields_of(file)), LakeUpsert.of([file])
+        if upsert is not None:
+            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
+        return new_columns(rows, self._schema)
+
+    def _add_columns(self, files: Sequence[DataFile]) -> None:
+        """Add what the files have and the table has not, in a commit of its own."""
+        new = {field["name"]: field for file in files for field in self._new(file)}
+        if not new:
+            return
+        from deltalake.exceptions import DeltaError
+
+        try:
+            add(self._table, list(new.values()))
+        except (DeltaError, OSError) as error:
+            raise LostRaceError(f"{type(error).__name__}: {error}") from error
+        failpoint("columns-added")
+        raise LostRaceError("the table has new columns: it is looked at again")
 
     def _fields_of(self, file: DataFile) -> str:
         from deltalake import Schema
@@ -472,6 +500,7 @@ class DeltaSnapshot:
         """Commit to the log once, with the application id ``slot`` at version ``number``."""
         from deltalake import CommitProperties, Transaction
 
+        self._add_columns(files)
         witness = [Transaction(slot, number)]
         upsert = LakeUpsert.of(files)
         if upsert is None:

@@ -20,6 +20,7 @@ from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
+from airflow_eos.kinds.delta.definition import EVOLVES, create
 from airflow_eos.kinds.delta.participant import (
     KIND,
     PARTITIONED_BY,
@@ -33,6 +34,7 @@ from airflow_eos.kinds.delta.participant import (
     require_library,
 )
 from airflow_eos.kinds.lake.files import table_files
+from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import files_of
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
@@ -68,6 +70,9 @@ class DeltaSink:
         name: the participant's name in the decisions of the pipeline.
         distribute: ``"hash"`` lets Spark put the rows of a partition into one task, so that a batch
             adds one file for each; of upserts the rows of a key.
+        schema_evolution: ``add``: columns that the rows have and the table has not are added just
+            before the commit of the rows; ``none``: such rows are refused.
+        create: what the table is made as, where there is none; None: it must be there.
         upsert: rows replace those of their key; without it they are appended.
         store: the checkpoint; see :meth:`bound`.
         partitions: the columns that the table is partitioned by, once the sink is bound.
@@ -78,6 +83,8 @@ class DeltaSink:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
+    schema_evolution: Literal["none", "add"] = "none"
+    create: NewTable | None = field(default=None, hash=False)
     distribute: Literal["none", "hash"] = "none"
     upsert: LakeUpsert | None = None
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
@@ -93,6 +100,12 @@ class DeltaSink:
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
                 "the same for the driver and all executors, or a URL of a bucket."
             )
+        if self.schema_evolution not in ("none", "add"):
+            raise ConfigurationError(
+                f"schema_evolution {self.schema_evolution!r}: expected none or add."
+            )
+        if self.distribute not in ("none", "hash"):
+            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         table_files(self.table_uri, self.storage_options)  # refuses a scheme or an option
 
     @property
@@ -109,6 +122,8 @@ class DeltaSink:
         """
         require_outside(store.location, self.folder.location, hidden=True)
         require_library()
+        if self.create is not None:
+            create(self.folder.location, self.storage_options, self.create)
         return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
 
     def distribution(self) -> list[str]:
@@ -147,7 +162,8 @@ class DeltaSink:
         require_library()
         if self.upsert is not None:
             self.upsert.refuse({each.name: each.dataType.simpleString() for each in schema.fields})
-        require_fit(self.folder, schema.json(), self.upsert)
+        evolves = self.schema_evolution == "add"
+        require_fit(self.folder, schema.json(), self.upsert, evolves=evolves)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
@@ -173,8 +189,9 @@ class DeltaSink:
             SPARED_MS,
             storage_options=self.storage_options,
         )
+        evolves = {EVOLVES: True} if self.schema_evolution == "add" else {}
         if self.upsert is None:
-            table = {PARTITIONED_BY: list(cut.columns)}
+            table = {PARTITIONED_BY: list(cut.columns)} | evolves
             return replace(of_table, columns=cut.in_file, partitions=cut, table=table)
         if not transactional:
             raise ConfigurationError(
@@ -182,7 +199,8 @@ class DeltaSink:
                 "that guarantee, or append."
             )
         aside = waiting(self.application_id, self.upsert)
-        return replace(of_table, partitions=aside, table=self.upsert.detail(self.compression))
+        table = self.upsert.detail(self.compression) | evolves
+        return replace(of_table, partitions=aside, table=table)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
         """Return why rows would change other rows than this work did; empty: they would not."""
@@ -214,7 +232,9 @@ class DeltaOptions(SinkOptions, frozen=True):
     table_uri: str
     application_id: str | None = None
     compression: str | None = None
-    distribute: Literal["none", "hash"] | None = None
+    distribute: str | None = None
+    schema_evolution: str | None = None
+    create: NewTable | None = None
     upsert: LakeUpsert | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.delta import participant as of_delta
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.lake.upsert import LakeUpsert
-from tests.integration.lake.kinds import Delta
-from tests.integration.lake.stage import Stage
+from tests.integration.lake.kinds import KINDS, Delta
+from tests.integration.lake.stage import Stage, stopped
 
 COMMITTED, ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -136,11 +137,15 @@ def test_vacuum_takes_no_waiting_row_and_no_row_is_lost(stage: Stage):
     assert found(stage) == {1: "b"}
 
 
+def appended(table: Path, number: int) -> None:
+    write_deltalake(table, pa.table({"id": [number], "v": ["theirs"]}, SCHEMA), mode="append")
+
+
 @pytest.mark.parametrize(
     "between",
     [
-        lambda table: write_deltalake(table, pa.table({"id": [7], "v": ["theirs"]}, SCHEMA), mode="append"),
-        lambda table: write_deltalake(table, pa.table({"id": [2], "v": ["theirs"]}, SCHEMA), mode="append"),
+        lambda table: appended(table, 7),
+        lambda table: appended(table, 2),
         lambda table: DeltaTable(table).optimize.compact(),
         lambda table: DeltaTable(table).delete("id = 1"),
     ],
@@ -179,15 +184,14 @@ def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
         result = rewrite(*given)
         seen.append(result)
         if len(seen) < 3:
-            more = pa.table({"id": [100 + len(seen)], "v": ["x"]}, SCHEMA)
-            write_deltalake(stage.table, more, mode="append")
+            appended(stage.table, 100 + len(seen))
         return result
 
     monkeypatch.setattr(of_delta, "rewritten", rewritten)
     assert settled(stage, work) is COMMITTED
     assert len(seen) == 3
     assert seen[0] == seen[1] == seen[2], "the same files, of which none was written again"
-    assert found(stage) == {1: "c", 2: "b", 101: "x", 102: "x"}
+    assert found(stage) == {1: "c", 2: "b", 101: "theirs", 102: "theirs"}
 
 
 def test_two_processes_at_once_commit_a_decision_once(stage: Stage, monkeypatch):
@@ -237,6 +241,46 @@ class _Second(Stage):
     @property
     def table(self) -> Path:
         return self._at
+
+
+@pytest.fixture
+def one_key(tmp_path: Path) -> Stage:
+    """A table in which each batch replaces the one row."""
+    return Stage(KINDS["delta-upsert"], tmp_path).made()
+
+
+def replacing(stage: Stage, value: int, *, batch: int) -> Decision:
+    writer = stage.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({"key": ["k"], "value": [value]}))
+    return stage.decide(writer.prepare("0" * 32), batch=batch)
+
+
+@pytest.mark.parametrize("place", ["looked", "rewritten", "settled-some"])
+def test_who_is_killed_within_a_commit_leaves_each_key_once(one_key: Stage, place: str):
+    for batch in range(2):
+        assert settled(one_key, replacing(one_key, batch, batch=batch)) is COMMITTED
+    work = replacing(one_key, 7, batch=2)
+    one_key.killed("commit", f"{place}=kill", batch=2)
+    assert one_key.values() == ({7: 1} if place == "settled-some" else {1: 1})
+    assert settled(one_key, work) is COMMITTED
+    assert one_key.values() == {7: 1}
+    assert waiting(one_key) == []
+    assert one_key.noted() == set()
+
+
+def test_a_driver_that_slept_over_two_batches_changes_nothing_when_it_wakes(one_key: Stage):
+    assert settled(one_key, replacing(one_key, 0, batch=0)) is COMMITTED
+    work = replacing(one_key, 1, batch=1)
+    child = one_key.start("commit", failpoints="rewritten=stop", batch=1)
+    stopped(child)
+    assert settled(one_key, work) is COMMITTED
+    assert settled(one_key, replacing(one_key, 2, batch=2)) is COMMITTED
+    version = DeltaTable(one_key.table).version()
+    child.send_signal(signal.SIGCONT)
+    told, error = child.communicate(timeout=300)
+    assert told.split() == ["unknown"], error
+    assert DeltaTable(one_key.table).version() == version
+    assert one_key.values() == {2: 1}
 
 
 def test_rows_move_between_partitions_and_only_files_with_a_key_are_written(tmp_path: Path):
@@ -346,7 +390,7 @@ def test_a_file_that_goes_while_it_is_read_is_looked_for_again_and_then_named(
 
 
 def test_files_of_spark_are_written_anew_with_their_instants(tmp_path: Path):
-    """Spark may keep instants in 96 bits, and texts in dictionaries, in columns of another order."""
+    """It may keep instants in 96 bits, and columns in another order, or not at all."""
     at = pa.timestamp("us", "UTC")
     schema = pa.schema([("id", pa.int64()), ("at", at), ("late", pa.string())])
     stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
