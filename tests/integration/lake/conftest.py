@@ -39,7 +39,8 @@ def catalog(bucket: EmbeddedS3) -> Iterator[EmbeddedIcebergRest]:
 
 def _param(kind: str) -> object:
     # A catalog is asked over HTTP what the SQL one answers at once: the same again, and slower.
-    return pytest.param(kind, marks=pytest.mark.proof) if "-rest-" in kind else kind
+    is_again = "-rest-" in kind or kind == "delta-upsert-s3"
+    return pytest.param(kind, marks=pytest.mark.proof) if is_again else kind
 
 
 @pytest.fixture(params=map(_param, sorted(KINDS)))

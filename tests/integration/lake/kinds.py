@@ -186,6 +186,10 @@ class DeltaInBucket(_InBucket, Delta):
         return found
 
 
+class DeltaUpsertInBucket(DeltaInBucket, DeltaUpsert):
+    name = "delta-upsert-s3"
+
+
 class IcebergInBucket(_InBucket, Iceberg):
     name = "iceberg-s3"
 
@@ -239,6 +243,7 @@ KINDS: dict[str, Kind] = {
     "iceberg": ICEBERG,
     "iceberg-parted": IcebergParted(),
     "delta-s3": DeltaInBucket(),
+    "delta-upsert-s3": DeltaUpsertInBucket(),
     "iceberg-s3": IcebergInBucket(),
     "iceberg-rest-s3": IcebergByRest(),
 }
