@@ -119,7 +119,7 @@ def _moment(value: int, unit: str) -> str:
             f"A row has a date outside of the years 1 to 9999 ({value} {unit} from 1970) in a "
             "column that the Delta table is partitioned by. Nothing is promised: filter it out."
         )
-    return str(np.datetime_as_string(np.datetime64(value, unit), unit=unit))
+    return str(np.array(value, dtype=f"datetime64[{unit}]"))
 
 
 # --- statistics -----------------------------------------------------------------------------------

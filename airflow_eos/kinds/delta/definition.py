@@ -67,7 +67,9 @@ def new_columns(rows: Mapping[str, Any], table: Mapping[str, Any]) -> list[Mappi
         ConfigurationError: a column that the table cannot get.
     """
     there = {field["name"]: field["name"].lower() for field in table["fields"]}
-    new = [field | {"nullable": True} for field in rows["fields"] if field["name"] not in there]
+    new: list[Mapping[str, Any]] = [
+        {**field, "nullable": True} for field in rows["fields"] if field["name"] not in there
+    ]
     for field in new:
         name = field["name"]
         if name.lower() in there.values() or _NO_NAME.search(name):
@@ -91,7 +93,7 @@ def add(table: DeltaTable, columns: list[Mapping[str, Any]]) -> None:
     from deltalake import Schema
 
     given = json.dumps(
-        {"type": "struct", "fields": [field | {"metadata": {}} for field in columns]}
+        {"type": "struct", "fields": [{**field, "metadata": {}} for field in columns]}
     )
     table.alter.add_columns(list(Schema.from_json(given).fields))
 

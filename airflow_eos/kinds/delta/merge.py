@@ -61,7 +61,7 @@ def waiting_fields(
     """Return those of the rows' fields that the table is to have; a key is never null."""
     of_table = {field["name"] for field in table["fields"]}
     return [
-        field | {"nullable": field["nullable"] and field["name"] not in upsert.key}
+        {**field, "nullable": field["nullable"] and field["name"] not in upsert.key}
         for field in rows
         if field["name"] != upsert.deleted or field["name"] in of_table
     ]

@@ -209,9 +209,7 @@ def may_touch(
         ordered = pc.unique(column).sort() if len(column) else column
         values = np.asarray(ordered.to_numpy(zero_copy_only=False))
         known = np.asarray(pc.and_(least.is_valid(), most.is_valid()))
-        first, after = (
-            np.searchsorted(values, each.filter(known).to_numpy(zero_copy_only=False), side=side)
-            for each, side in ((least, "left"), (most, "right"))
-        )
+        lower, upper = (each.filter(known).to_numpy() for each in (least, most))
+        first, after = values.searchsorted(lower), values.searchsorted(upper, side="right")
         may[known] &= after > first
     return may

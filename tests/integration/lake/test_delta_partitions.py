@@ -254,7 +254,7 @@ def test_readers_leave_out_files_by_partition_and_by_statistics(stage: Stage):
     table = DeltaTable(stage.table)
 
     def files(predicate: str) -> int:
-        return len(table.file_uris(predicate))
+        return len(table.file_uris(file_pruning_predicate=predicate))
 
     assert files("n > -1") == 6
     assert files("day = '2026-01-01'") == 3

@@ -18,6 +18,7 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, Str
 from airflow_eos.core.checkpoint import Decision
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.kinds.delta import merge
 from airflow_eos.kinds.delta import participant as of_delta
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.lake.upsert import LakeUpsert
@@ -158,7 +159,7 @@ def test_what_another_engine_commits_in_between_is_seen(stage: Stage, monkeypatc
     work = decided(stage, (2, "b"), (4, "d"), batch=3)
     once = [lambda: between(stage.table)]
     written: list[int] = []
-    rewrite = of_delta.rewritten
+    rewrite = merge.rewritten
 
     def rewritten(*given: Any) -> Any:
         result = rewrite(*given)
@@ -178,7 +179,7 @@ def test_what_another_engine_commits_in_between_is_seen(stage: Stage, monkeypatc
 def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
     delivered(stage, (1, "a"), (2, "b"), batch=0)
     work = decided(stage, (1, "c"), batch=1)
-    rewrite, seen = of_delta.rewritten, []
+    rewrite, seen = merge.rewritten, []
 
     def rewritten(*given: Any) -> Any:
         result = rewrite(*given)
@@ -197,7 +198,7 @@ def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
 def test_two_processes_at_once_commit_a_decision_once(stage: Stage, monkeypatch):
     delivered(stage, (1, "a"), batch=0)
     work = decided(stage, (1, "b"), (2, "c"), batch=1)
-    rewrite, other = of_delta.rewritten, [stage.participant()]
+    rewrite, other = merge.rewritten, [stage.participant()]
 
     def rewritten(*given: Any) -> Any:
         result = rewrite(*given)
@@ -216,7 +217,7 @@ def test_two_streams_that_insert_one_key_leave_one_row(stage: Stage, monkeypatch
     other = _Second(stage)
     ours = decided(stage, (1, "ours"), batch=0)
     theirs = decided(other, (1, "theirs"), batch=0)
-    rewrite, once = of_delta.rewritten, [True]
+    rewrite, once = merge.rewritten, [True]
 
     def rewritten(*given: Any) -> Any:
         result = rewrite(*given)
