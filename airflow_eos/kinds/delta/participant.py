@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,10 +89,10 @@ def _within(kind: Any) -> list[tuple[bool, Any]]:
 def computed(schema: Fields) -> list[str]:
     """List the columns, at any depth, that a writer of the table has to compute or check."""
     found = []
-    for field in schema["fields"]:
-        if any(key.startswith(_REFUSED_OF_FIELDS) for key in field["metadata"]):
-            found.append(field["name"])
-        found += [f"{field['name']}.{name}" for name in _computed_within(field["type"])]
+    for each in schema["fields"]:
+        if any(key.startswith(_REFUSED_OF_FIELDS) for key in each["metadata"]):
+            found.append(each["name"])
+        found += [f"{each['name']}.{name}" for name in _computed_within(each["type"])]
     return found
 
 
@@ -364,6 +365,17 @@ def added_before(folder: TableFiles, files: Collection[str]) -> frozenset[str]:
 # --- log ------------------------------------------------------------------------------------------
 
 
+_AT_ONCE = 16
+
+
+@dataclass
+class Seen:
+    """What looks at a table share: footers of promised files, and what an upsert has rewritten."""
+
+    footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
+    doing: dict[str, Rewriting] = field(default_factory=dict)
+
+
 class DeltaLog:
     """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
@@ -378,7 +390,7 @@ class DeltaLog:
         self.folder = folder
         self.files = folder.files
         self._table_id = table_id
-        self._doing: dict[str, Rewriting] = {}
+        self._seen = Seen()
 
     @property
     def address(self) -> dict[str, str]:
@@ -395,20 +407,17 @@ class DeltaLog:
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
         refuse(self.folder, table)
-        return DeltaSnapshot(self.folder, table, self._doing)
+        return DeltaSnapshot(self.folder, table, self._seen)
 
 
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(
-        self, folder: DeltaPlace, table: DeltaTable, doing: dict[str, Rewriting] | None = None
-    ) -> None:
+    def __init__(self, folder: DeltaPlace, table: DeltaTable, seen: Seen | None = None) -> None:
         self._folder = folder
         self._files = folder.files
         self._table = table
-        self._doing = {} if doing is None else doing
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._seen = Seen() if seen is None else seen
 
     def witness(self, slot: str) -> int | None:
         """Return the witness: the version of the application id ``slot``."""
@@ -428,6 +437,8 @@ class DeltaSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns, and those of their partition, do not fit the table's."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._footer, files))
         for file in files:
             why = self._misfit(file)
             if why is not None:
@@ -486,14 +497,14 @@ class DeltaSnapshot:
         """Read what a file says of itself, once; LostRaceError: it is gone."""
         import pyarrow.parquet as pq
 
-        found = self._footers.get(file.path)
+        found = self._seen.footers.get(file.path)
         if found is None:
             try:
                 with self._files.open(file.path) as data:
                     found = pq.read_metadata(data)
             except FileNotFoundError as error:
                 raise LostRaceError(f"{file.path} is gone") from error
-            self._footers[file.path] = found
+            self._seen.footers[file.path] = found
         return found
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
@@ -534,13 +545,13 @@ class DeltaSnapshot:
         import pyarrow as pa
 
         cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
-        doing = self._doing.get(decision)
+        doing = self._seen.doing.get(decision)
         try:
             if doing is None:
                 columns = pa.schema(self._table.schema().to_arrow())
                 doing = Rewriting(changes_of(self._files, files, upsert, columns))
-                self._doing.clear()
-                self._doing[decision] = doing
+                self._seen.doing.clear()
+                self._seen.doing[decision] = doing
             return rewritten(self._table, self._files, cut, doing, compression)
         except pa.ArrowException as error:
             raise StoreError(
@@ -598,6 +609,7 @@ class DeltaSnapshot:
             )
         except (DeltaError, OSError) as error:
             raise LostRaceError(f"{type(error).__name__}: {error}") from error
+        self._seen.footers.clear()
 
     @cached_property
     def _schema(self) -> Any:
