@@ -7,7 +7,7 @@ show our values as those of another column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,19 +22,31 @@ LAST = "columns"
 """The table's newest id of a column when a task's query started, in the table of ``DataFile``."""
 
 
+def without_snapshots(metadata: TableMetadata, but: Collection[int] = ()) -> TableMetadata:
+    """Return the metadata without what grows with each commit, but snapshots of these ids."""
+    kept = [each for each in metadata.snapshots if each.snapshot_id in but]
+    return metadata.model_copy(update={"snapshots": kept, "snapshot_log": [], "metadata_log": []})
+
+
+def staged(metadata: TableMetadata) -> Transaction:
+    """Return changes of a table that can be looked at, and never committed."""
+    from pyiceberg.catalog.noop import NoopCatalog
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.table import Table
+
+    alone = without_snapshots(metadata)
+    return Table(("table",), alone, "", PyArrowFileIO(), NoopCatalog("none")).transaction()
+
+
 def evolved(metadata: TableMetadata, rows: pa.Schema) -> Schema:
     """Return the table's columns with those of the rows added, and widened as Iceberg allows.
 
     Raises:
         ValueError: with the column that cannot become what the rows have.
     """
-    from pyiceberg.catalog.noop import NoopCatalog
     from pyiceberg.exceptions import ValidationError
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-    from pyiceberg.table import Table
 
-    alone = Table(("table",), metadata, "", PyArrowFileIO(), NoopCatalog("none"))
-    change = alone.transaction()
+    change = staged(metadata)
     try:
         with change.update_schema() as update:
             update.union_by_name(_as_strict_as(metadata.schema().as_arrow(), rows))

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.iceberg.evolution import LAST, conflict, evolve, evolved
+from airflow_eos.kinds.iceberg.evolution import (
+    LAST,
+    conflict,
+    evolve,
+    evolved,
+    staged,
+    without_snapshots,
+)
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
     of_any_year,
@@ -324,12 +331,6 @@ def brief(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def without_snapshots(metadata: TableMetadata, but: Collection[int] = ()) -> TableMetadata:
-    """Return the metadata without what grows with each commit, but snapshots of these ids."""
-    kept = [each for each in metadata.snapshots if each.snapshot_id in but]
-    return metadata.model_copy(update={"snapshots": kept, "snapshot_log": [], "metadata_log": []})
-
-
 # --- snapshots ------------------------------------------------------------------------------------
 # What snapshots of an Iceberg table still hold: a second witness, and the names of former files.
 
@@ -490,7 +491,7 @@ class IcebergSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
-        change = self._table.transaction()
+        change = staged(self._table.metadata)
         for columns in self._columns(files):
             why = _evolving(change, columns) or drifted(columns, change.table_metadata.schema())
             if why is not None:

@@ -21,7 +21,7 @@ from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.creation import create
-from airflow_eos.kinds.iceberg.evolution import LAST
+from airflow_eos.kinds.iceberg.evolution import LAST, without_snapshots
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
@@ -38,15 +38,12 @@ from airflow_eos.kinds.iceberg.participant import (
     store_options,
     vends,
     with_ids,
-    without_snapshots,
 )
 from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
-    UNPARTITIONED,
     ParquetOfTask,
-    Partitioning,
     TaskFileSpec,
     application_of,
     check_application,
@@ -98,8 +95,6 @@ class IcebergSink:
         storage_options: how the table's bucket is reached, once the sink is bound.
         vended: whether the catalog gives keys that expire, so that each task asks for its own.
         metadata: the table's, without its snapshots, once the sink is bound.
-        cut: the table's partitions, once the sink is bound.
-        order: the table's order of rows, once the sink is bound; None: it has none.
     """
 
     identifier: str
@@ -117,8 +112,6 @@ class IcebergSink:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     vended: bool = field(default=False, repr=False, compare=False)
     metadata: TableMetadata | None = field(default=None, repr=False, compare=False)
-    cut: Partitioning = field(default=UNPARTITIONED, repr=False, compare=False)
-    order: IcebergOrder | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: remove_orphan_files
 
@@ -145,7 +138,6 @@ class IcebergSink:
             vended = vends(catalog, table)
         folder = location(table)
         require_outside(store.location, folder, hidden=True)  # remove_orphan_files
-        order = table.sort_order()
         return replace(
             self,
             store=store,
@@ -153,9 +145,24 @@ class IcebergSink:
             storage_options=store_options(table.io.properties),
             vended=vended,
             metadata=without_snapshots(table.metadata),
-            cut=IcebergPartitioning(table.spec(), table.schema()),
-            order=None if order.is_unsorted else IcebergOrder(order, table.schema()),
         )
+
+    @property
+    def cut(self) -> IcebergPartitioning:
+        """The partitions that rows go to: by the spec of the table as it was bound."""
+        metadata = self._known
+        return IcebergPartitioning(metadata.spec(), metadata.schema())
+
+    @property
+    def _known(self) -> TableMetadata:
+        if self.metadata is None:
+            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
+        return self.metadata
+
+    @property
+    def _order(self) -> IcebergOrder | None:
+        order = self._known.sort_order()
+        return None if order.is_unsorted else IcebergOrder(order, self._known.schema())
 
     @property
     def written_folder(self) -> str:
@@ -195,19 +202,17 @@ class IcebergSink:
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
-        if self.folder is None or self.metadata is None:
-            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
         what = TaskFileSpec(
             KIND,
             self.name,
-            self.folder,
+            str(self.folder),
             DATA,
             "",
             self.compression,
             SPARED_MS,
-            columns=partial(_numbered, self.identifier, self.metadata, adds=self._adds),
+            columns=partial(_numbered, self.identifier, self._known, adds=self._adds),
             partitions=self.cut,
-            order=self.order,
+            order=self._order,
             table=self._written_by(),
             storage_options=self._reach(),
         )
@@ -229,12 +234,11 @@ class IcebergSink:
         from pyspark.sql import functions
         from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
-        if not isinstance(self.cut, IcebergPartitioning) or not self.cut.columns:
-            return []
-        columns = [functions.col(_quoted(name)) for name in self.cut.columns]
-        if self.cut.is_identity:
+        cut = self.cut
+        columns = [functions.col(_quoted(name)) for name in cut.columns]
+        if not columns or cut.is_identity:
             return columns
-        return [arrow_udf(self.cut.codes, "long", ArrowUDFType.SCALAR)(*columns)]
+        return [arrow_udf(cut.codes, "long", ArrowUDFType.SCALAR)(*columns)]
 
     @property
     def _adds(self) -> bool:
@@ -242,11 +246,10 @@ class IcebergSink:
 
     def _written_by(self) -> dict[str, int]:
         """Return what files are written by, for the commit: ids of spec, order and columns."""
-        if self.metadata is None or not isinstance(self.cut, IcebergPartitioning):
-            return {}
-        ordered = {} if self.order is None else {ORDER: self.order.order.order_id}
-        last = {LAST: self.metadata.last_column_id} if self._adds else {}
-        return {SPEC: self.cut.spec.spec_id, **ordered, **last}
+        known, order = self._known, self._order
+        ordered = {} if order is None else {ORDER: order.order.order_id}
+        last = {LAST: known.last_column_id} if self._adds else {}
+        return {SPEC: known.default_spec_id, **ordered, **last}
 
     def _reach(self) -> Mapping[str, str] | None:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""

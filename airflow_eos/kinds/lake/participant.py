@@ -110,7 +110,7 @@ class _FileDetail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rows: int
 
 
-class _Detail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _FilesDetail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Annotated[tuple[_FileDetail, ...], msgspec.Meta(min_length=1)]
     table: dict[str, Any]
 
@@ -132,7 +132,7 @@ def detail_of(files: Iterable[DataFile], table: Mapping[str, Any]) -> dict[str, 
         )
         for each in files
     ]
-    found: dict[str, Any] = msgspec.to_builtins(_Detail(files=tuple(told), table=dict(table)))
+    found: dict[str, Any] = msgspec.to_builtins(_FilesDetail(files=tuple(told), table=dict(table)))
     return found
 
 
@@ -149,7 +149,7 @@ def files_of(work: PreparedWork, data: str) -> list[DataFile]:
             if type(size) is not int:
                 raise TypeError(size)  # noqa: TRY301
             return [DataFile(f"{data}{key}.parquet", size, work.rows, 0, tail)]
-        detail = msgspec.convert(told, _Detail)
+        detail = msgspec.convert(told, _FilesDetail)
         for each in detail.files:
             require_inside(each.folder + key)
     except (KeyError, TypeError, StoreError, msgspec.ValidationError) as error:

@@ -158,8 +158,8 @@ class ParquetOfTask:
         self._files = table_files(what.location, what.storage_options)
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish
-        self._written: list[_File] = []
-        self._open: dict[Partition, _File] = {}
+        self._written: list[_PartitionFile] = []
+        self._open: dict[Partition, _PartitionFile] = {}
         self._may_be_named = False
         self._rows = 0
         self._opened_at_ms = 0
@@ -241,10 +241,10 @@ class ParquetOfTask:
         if self._notes is not None and self._written and not self._notes.has(self._key):
             raise self._aborted()
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
-        begun: list[_File] = []
+        begun: list[_PartitionFile] = []
         for partition in new:
             name = name_in(partition, self._key, len(self._written) + len(begun))
-            begun.append(_File(f"{self._what.data}{name}", partition, self._what, schema))
+            begun.append(_PartitionFile(f"{self._what.data}{name}", partition, self._what, schema))
         if self._notes is not None:
             told = [f"{self._files.address}/{file.path}" for file in (*self._written, *begun)]
             self._notes.write(self._key, told)
@@ -271,7 +271,7 @@ class ParquetOfTask:
                 del self._open[file.partition]
 
     def _kept(self) -> list[DataFile]:
-        def keep(file: _File) -> DataFile:
+        def keep(file: _PartitionFile) -> DataFile:
             found = self._files.keep(file.path, file.out)
             return DataFile(
                 file.path,
@@ -311,7 +311,7 @@ class ParquetOfTask:
                 raise self._aborted() from error
 
 
-class _File:
+class _PartitionFile:
     """A file of a task, and rows that are not written to it yet."""
 
     def __init__(

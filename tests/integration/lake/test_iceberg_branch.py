@@ -108,8 +108,10 @@ def test_files_at_once_go_to_the_branch_too(stage: Stage):
 def test_a_tag_of_that_name_is_refused(stage: Stage):
     of_main(stage, 1)
     table = loaded(stage)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
     with table.manage_snapshots() as refs:
-        refs.create_tag(table.metadata.current_snapshot_id, "audit")
+        refs.create_tag(head, "audit")
     with pytest.raises(ConfigurationError, match="'audit' is a tag"):
         stage.participant()
 

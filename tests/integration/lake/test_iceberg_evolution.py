@@ -94,7 +94,7 @@ def test_new_columns_and_wider_types_come_with_their_rows(stage: Stage):
     assert rows(stage) == [FIRST | {"who": None, "later": None}, ROW]
     table = loaded(stage)
     assert len(table.snapshots()) == snapshots + 1
-    assert table.current_snapshot().schema_id == table.schema().schema_id  # type: ignore[union-attr]
+    assert table.current_snapshot().schema_id == table.schema().schema_id
     assert table.scan(row_filter="later = 'z'").to_arrow().num_rows == 1
 
 

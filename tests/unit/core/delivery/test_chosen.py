@@ -176,7 +176,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
         ("mysql", MySqlSink, {"url"}),
         ("wal", WriteAheadSink, {"deliver", "reach"}),
         ("delta", DeltaSink, {"storage_options", "partitions"}),
-        ("iceberg", IcebergSink, {"catalog", "folder", "schema", "storage_options", "vended"}),
+        ("iceberg", IcebergSink, {"catalog", "folder", "metadata", "storage_options", "vended"}),
     ],
 )
 def test_a_kind_has_all_options_of_its_sink_but_those_that_come_another_way(kind, of, others):
