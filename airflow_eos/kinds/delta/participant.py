@@ -41,7 +41,7 @@ from airflow_eos.kinds.lake.upsert import LakeUpsert, changes_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.participant import Member
@@ -366,6 +366,7 @@ def added_before(folder: TableFiles, files: Collection[str]) -> frozenset[str]:
 
 
 _AT_ONCE = 16
+_TRIES_AT_ONCE = 20
 
 
 @dataclass
@@ -474,19 +475,21 @@ class DeltaSnapshot:
             rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
         return new_columns(rows, self._schema)
 
-    def _add_columns(self, files: Sequence[DataFile]) -> None:
-        """Add what the files have and the table has not, in a commit of its own."""
-        new = {field["name"]: field for file in files for field in self._new(file)}
-        if not new:
-            return
-        from deltalake.exceptions import DeltaError
+    def add_columns(self, files: Sequence[DataFile]) -> bool:
+        """Add what the files have and the table has not, in a commit of its own.
 
-        try:
-            add(self._table, list(new.values()))
-        except (DeltaError, OSError) as error:
-            raise LostRaceError(f"{type(error).__name__}: {error}") from error
-        failpoint("columns-added")
-        raise LostRaceError("the table has new columns: it is looked at again")
+        Return whether there was any: then the table is another one than this look has seen.
+        """
+        new = {field["name"]: field for file in files for field in self._new(file)}
+        if new:
+            from deltalake.exceptions import DeltaError
+
+            try:
+                add(self._table, list(new.values()))
+            except (DeltaError, OSError) as error:
+                raise LostRaceError(f"{type(error).__name__}: {error}") from error
+            failpoint("columns-added")
+        return bool(new)
 
     def _fields_of(self, file: DataFile) -> str:
         from deltalake import Schema
@@ -509,25 +512,33 @@ class DeltaSnapshot:
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
         """Commit to the log once, with the application id ``slot`` at version ``number``."""
-        from deltalake import CommitProperties, Transaction
+        from deltalake import Transaction
 
-        self._add_columns(files)
+        if self.add_columns(files):
+            raise LostRaceError("the table has new columns: it is looked at again")
         witness = [Transaction(slot, number)]
-        upsert = LakeUpsert.of(files)
-        if upsert is None:
-            self._commit(files, (), CommitProperties(app_transactions=witness))
-            return
+        if LakeUpsert.of(files) is None:
+            self._commit(files, (), {"app_transactions": witness})
+        else:
+            self._replace(files, f"{slot}/{number}", {"app_transactions": witness})
+
+    def append_at_once(self, files: Sequence[DataFile]) -> None:
+        """Commit files without a witness: at least once."""
+        if LakeUpsert.of(files) is None:
+            self._commit(files, (), {})
+        else:
+            self._replace(files, "", {})
+
+    def _replace(self, files: Sequence[DataFile], decision: str, how: dict[str, Any]) -> None:
+        """Commit rows in the place of those of their keys, only on the version that was read."""
         try:
-            added, removed = self._rewritten(files, upsert, f"{slot}/{number}")
+            added, removed = self._rewritten(files, decision)
         except FileNotFoundError as error:
             raise LostRaceError(f"a file that was to be read is gone: {error}") from error
         failpoint("rewritten")
-        once = CommitProperties(
-            custom_metadata={"isBlindAppend": False},  # else other writers do not look at it
-            max_commit_retries=0,  # only on the version that was read
-            app_transactions=witness,
-        )
-        self._commit(added, removed, once)
+        seen_by_others = {"isBlindAppend": False}  # else other writers pass over the commit
+        how = {**how, "max_commit_retries": 0, "custom_metadata": seen_by_others}
+        self._commit(added, removed, how)
         if None in self._files.find([file.path for file in added]):
             raise StoreError(
                 f"{self._folder} names files that are not there: they were removed while they were "
@@ -535,15 +546,13 @@ class DeltaSnapshot:
                 "default? Restore the version before."
             )
 
-    def append_at_once(self, files: Sequence[DataFile]) -> None:
-        """Add files without a witness: at least once."""
-        self._commit(files, (), None)
-
     def _rewritten(
-        self, files: Sequence[DataFile], upsert: LakeUpsert, decision: str
+        self, files: Sequence[DataFile], decision: str
     ) -> tuple[list[DataFile], list[TableFile]]:
         import pyarrow as pa
 
+        upsert = LakeUpsert.of(files)
+        assert upsert is not None  # noqa: S101 - who calls has looked
         cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
         doing = self._seen.doing.get(decision)
         try:
@@ -579,8 +588,9 @@ class DeltaSnapshot:
         self,
         files: Sequence[DataFile],
         removed: Sequence[TableFile],
-        properties: CommitProperties | None,
+        how: Mapping[str, Any],
     ) -> None:
+        from deltalake import CommitProperties
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
@@ -605,7 +615,7 @@ class DeltaSnapshot:
                 "append",
                 self._table.schema(),
                 partition_by=list(metadata.partition_columns),
-                commit_properties=properties,
+                commit_properties=CommitProperties(**how),
             )
         except (DeltaError, OSError) as error:
             raise LostRaceError(f"{type(error).__name__}: {error}") from error
@@ -617,19 +627,29 @@ class DeltaSnapshot:
 
 
 def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
-    """Make a task's files visible at once, among concurrent writes, at least once.
+    """Make a task's rows visible at once, among concurrent writes, at least once.
 
     Raises:
         StoreError: the table does not take them.
     """
-    table = opened(folder)
-    refuse(folder, table)
-    try:
-        view = DeltaSnapshot(folder, table)
-        view.check(files)
-        view.append_at_once(files)
-    except LostRaceError as error:
-        raise StoreError(f"{folder} does not take {files[0].path}: {error}") from error
+    seen, reason, waits = Seen(), LostRaceError(""), UPSERT in files[0].table
+    with contextlib.ExitStack() as after:
+        if waits:
+            after.callback(folder.files.remove, [file.path for file in files])
+        for _ in range(_TRIES_AT_ONCE):
+            table = opened(folder)
+            refuse(folder, table)
+            view = DeltaSnapshot(folder, table, seen)
+            view.check(files)
+            try:
+                if view.add_columns(files):
+                    continue
+                return view.append_at_once(files)
+            except LostRaceError as error:
+                reason = error
+                if not waits:  # perhaps it was done: appended again, the rows would be there twice
+                    break
+    raise StoreError(f"{folder} does not take {files[0].path}: {reason}") from reason
 
 
 def _newest_checkpoint(files: TableFiles) -> int:

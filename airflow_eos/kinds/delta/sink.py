@@ -170,14 +170,14 @@ class DeltaSink:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
-            self._spec(transactional=transactional),
+            self._spec(),
             task,
             attempt,
             store=store,
             publish=partial(publish, self.folder),
         )
 
-    def _spec(self, *, transactional: bool) -> TaskFileSpec:
+    def _spec(self) -> TaskFileSpec:
         cut = self._cut
         of_table = TaskFileSpec(
             KIND,
@@ -193,11 +193,6 @@ class DeltaSink:
         if self.upsert is None:
             table = {PARTITIONED_BY: list(cut.columns)} | evolves
             return replace(of_table, columns=cut.in_file, partitions=cut, table=table)
-        if not transactional:
-            raise ConfigurationError(
-                "A LakeUpsert needs exactly_once: its rows are written once they are decided. Take "
-                "that guarantee, or append."
-            )
         aside = waiting(self.application_id, self.upsert)
         table = self.upsert.detail(self.compression) | evolves
         return replace(of_table, partitions=aside, table=table)

@@ -163,9 +163,8 @@ def test_a_committer_that_slept_through_the_next_batch_changes_nothing(stage: St
 
 
 @pytest.mark.long
-def test_a_writer_beside_us_makes_nobody_lose(appending: Stage):
+def test_a_writer_beside_us_makes_nobody_lose(stage: Stage):
     """Others write to the table too; each of our commits is still there once."""
-    stage = appending
     works = [stage.prepare(n, task=n) for n in range(2)]
     stage.decide(*works)
     sleeper = stage.start("commit", failpoints="looked=stop")
