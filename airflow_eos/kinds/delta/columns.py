@@ -48,6 +48,13 @@ class DeltaPartitions:
         """See :meth:`Partitioning.columns`."""
         return tuple(self.schema.names)
 
+    @property
+    def texts(self) -> list[str]:
+        """Those of the columns that are texts: an empty one is null to the table."""
+        import pyarrow as pa
+
+        return [field.name for field in self.schema if pa.types.is_string(field.type)]
+
     def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
         """See :meth:`Partitioning.keys`."""
         return [rows.column(name) for name in self.columns]

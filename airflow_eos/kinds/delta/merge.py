@@ -146,7 +146,7 @@ def _candidates(table: DeltaTable, keys: pa.Table, cut: DeltaPartitions) -> Iter
         sides = (
             (f"partition.{name}",) * 2 if name in cut.columns else (f"min.{name}", f"max.{name}")
         )
-        if set(sides) <= {*found.column_names} and _is_exact(kind):
+        if set(sides) <= {*found.column_names} and _is_exact(kind) and "." not in name:
             bounds[name] = (found[sides[0]].cast(kind), found[sides[1]].cast(kind))
     for at in may_touch(keys, bounds, len(found)).nonzero()[0].tolist():
         values = tuple(text_of(each[at]) for each in parts)
@@ -199,7 +199,14 @@ class _Writing:
         path = unquote(file.path)
         with self.files.open(path) as data:
             read = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
-            of_file = [name for name in read.schema_arrow.names if name in self.columns.names]
+            of_file = [name for name in read.schema_arrow.names if name not in self.cut.columns]
+            foreign = sorted({*of_file} - {*self.columns.names})
+            if foreign:
+                raise ConfigurationError(
+                    f"The file {path} has the columns {', '.join(foreign)}, and its table has not: "
+                    "written anew, it would lose them. Nothing is changed: put them back, or let "
+                    "the other writer rewrite the table, and start again."
+                )
             theirs = [name for name in keys.column_names if name in of_file]
             if not {*keys.column_names} <= {*of_file, *self.cut.columns}:
                 return None  # older than a column of the key, which is null in it

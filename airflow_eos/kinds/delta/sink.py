@@ -193,7 +193,7 @@ class DeltaSink:
         if self.upsert is None:
             table = {PARTITIONED_BY: list(cut.columns)} | evolves
             return replace(of_table, columns=cut.in_file, partitions=cut, table=table)
-        aside = waiting(self.application_id, self.upsert)
+        aside = waiting(self.application_id, self.upsert, cut.texts)
         table = self.upsert.detail(self.compression) | evolves
         return replace(of_table, partitions=aside, table=table)
 

@@ -91,15 +91,26 @@ _NO_KEY = ("float", "double", "array", "map", "struct", "variant")
 
 @dataclass(frozen=True)
 class WaitingRows:
-    """See :class:`~airflow_eos.kinds.lake.task.Partitioning`: one file, aside from the table's."""
+    """See :class:`~airflow_eos.kinds.lake.task.Partitioning`: one file, aside from the table's.
+
+    ``not_empty`` are columns of the key in which the table keeps an empty text as null.
+    """
 
     folder: str
     key: Sequence[str]
+    not_empty: Sequence[str] = ()
     columns: tuple[str, ...] = ()
 
     def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
         """Refuse rows without a key (DeliveryError); all others are of one file."""
+        import pyarrow.compute as pc
+
         nulls = [name for name in self.key if rows.column(name).null_count]
+        nulls += [
+            f"{name} (an empty text, which is null to the table)"
+            for name in self.not_empty
+            if pc.any(pc.equal(rows.column(name).cast("string"), "")).as_py()
+        ]
         if nulls:
             raise DeliveryError(
                 f"A row has no {', '.join(nulls)}, of the key of an upsert. Nothing of its batch "
@@ -113,9 +124,16 @@ class WaitingRows:
         return Partition(self.folder)
 
 
-def waiting(application: str, upsert: LakeUpsert) -> WaitingRows:
-    """Return where the rows of an output wait, below the table's data."""
-    return WaitingRows(f"_eos/{application}/rows/", upsert.key)
+def waiting(application: str, upsert: LakeUpsert, cut: Sequence[str] = ()) -> WaitingRows:
+    """Return where the rows of an output wait, below the table's data.
+
+    Args:
+        application: the name of the output in the table.
+        upsert: of the output.
+        cut: texts by which the table is partitioned.
+    """
+    not_empty = [name for name in upsert.key if name in cut]
+    return WaitingRows(f"_eos/{application}/rows/", upsert.key, not_empty)
 
 
 @dataclass(frozen=True)
