@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.files.sink import FileSink as FileSink
     from airflow_eos.kinds.iceberg.sink import IcebergSink as IcebergSink
     from airflow_eos.kinds.lake.new_table import NewTable as NewTable
+    from airflow_eos.kinds.lake.upsert import LakeUpsert as LakeUpsert
     from airflow_eos.kinds.mysql.sink import MySqlSink as MySqlSink
     from airflow_eos.kinds.postgres.sink import PostgresSink as PostgresSink
     from airflow_eos.kinds.upsert.hbase import HBaseUpsert as HBaseUpsert
@@ -42,6 +43,7 @@ _HOMES = {
     "FixedDelay": "core.delivery.policy",
     "IcebergSink": "kinds.iceberg.sink",
     "KafkaSink": "kafka.sink",
+    "LakeUpsert": "kinds.lake.upsert",
     "MySqlSink": "kinds.mysql.sink",
     "MySqlUpsert": "kinds.upsert.mysql",
     "NewTable": "kinds.lake.new_table",

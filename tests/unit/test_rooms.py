@@ -63,6 +63,7 @@ ALONE = {
     "core.delivery.rehearsal": "a mode of its own beside the start, which is long",
     "core.delivery.standby": "a mode of its own beside the start, which is long",
     "factory.recovery": "the DAG that recovers; the watchdog is long",
+    "kinds.delta.merge": "what becomes of a table's files; the participant decides and commits",
     "operators.submission": "what Airflow must not import to parse a DAG",
     "ops.audit.compare": "rows held against rows; reading them is another file",
     "ops.page.pipeline_state": "one checkpoint; the board is many of them, on threads",

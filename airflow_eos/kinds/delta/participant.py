@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,19 +15,33 @@ from urllib.parse import quote, unquote
 
 from airflow_eos.core.checkpoint.locations import located, printable
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.delta.columns import NO_PARTITION, DeltaPartitions, indexed, statistics
+from airflow_eos.kinds.delta.definition import EVOLVES, add, both, new_columns, without
+from airflow_eos.kinds.delta.merge import (
+    Rewriting,
+    TableFile,
+    removals,
+    rewritten,
+    waiting_fields,
+    why_not,
+)
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
+    UPSERT,
     DataFile,
     LakeParticipant,
     LostRaceError,
     name_of,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, changes_of
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.participant import Member
@@ -74,10 +89,10 @@ def _within(kind: Any) -> list[tuple[bool, Any]]:
 def computed(schema: Fields) -> list[str]:
     """List the columns, at any depth, that a writer of the table has to compute or check."""
     found = []
-    for field in schema["fields"]:
-        if any(key.startswith(_REFUSED_OF_FIELDS) for key in field["metadata"]):
-            found.append(field["name"])
-        found += [f"{field['name']}.{name}" for name in _computed_within(field["type"])]
+    for each in schema["fields"]:
+        if any(key.startswith(_REFUSED_OF_FIELDS) for key in each["metadata"]):
+            found.append(each["name"])
+        found += [f"{each['name']}.{name}" for name in _computed_within(each["type"])]
     return found
 
 
@@ -104,6 +119,8 @@ def _plain(kind: Any) -> Any:
 # The features that a Delta table asks of its writers, and whether the installed library has them.
 
 
+PARTITIONED_BY = "partitioned_by"
+"""What a decision says of the table of its files: the columns that it is partitioned by."""
 _LOG = "_delta_log"
 _LAST = "_last_checkpoint"
 _COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
@@ -211,6 +228,15 @@ def opened(folder: DeltaPlace) -> DeltaTable:
         return DeltaTable(folder.location, storage_options=dict(folder.storage_options) or None)
 
 
+def partitions_of(table: DeltaTable) -> DeltaPartitions:
+    """Return the columns that the table is partitioned by."""
+    import pyarrow as pa
+
+    columns = pa.schema(table.schema().to_arrow())
+    by = table.metadata().partition_columns
+    return DeltaPartitions(pa.schema([columns.field(name) for name in by]))
+
+
 def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
     """Refuse a table that we cannot write, or that forgets its witnesses.
 
@@ -229,8 +255,13 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
         found = metadata.configuration.get(key, allowed)
         if found.lower() != allowed:
             trouble.append(f"{key} = {found}")
-    trouble += [f"partitions by {name}" for name in metadata.partition_columns]
-    columns = computed(json.loads(table.schema().to_json()))
+    fields = json.loads(table.schema().to_json())
+    trouble += [
+        f"partitions by the {field['type']} {field['name']}"
+        for field in fields["fields"]
+        if field["name"] in metadata.partition_columns and field["type"] in NO_PARTITION
+    ]
+    columns = computed(fields)
     trouble += [f"the column {name}, which its writer has to compute or check" for name in columns]
     with asked(folder):
         why = unwritable(table)
@@ -243,12 +274,16 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
         )
 
 
-def require_fit(folder: DeltaPlace, rows: str) -> None:
+def require_fit(
+    folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
+) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
     Args:
         folder: of the table.
         rows: the rows' schema, in Spark's JSON.
+        upsert: of rows that replace others.
+        evolves: whether the table gets columns that it has not.
 
     Raises:
         ConfigurationError: with the column, and why.
@@ -256,11 +291,16 @@ def require_fit(folder: DeltaPlace, rows: str) -> None:
     """
     table = _as_it_is(folder)
     refuse(folder, table)
-    why = misfit(json.loads(rows), json.loads(table.schema().to_json()))
+    ours, theirs = json.loads(rows), json.loads(table.schema().to_json())
+    why = None
+    if upsert is not None:
+        ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(table)
+    new = new_columns(ours, theirs) if evolves else []
+    why = why or misfit(without(ours, new), theirs)
     if why is not None:
         raise ConfigurationError(
-            f"Rows cannot be appended to the Delta table {folder}: {why}. Select and cast the "
-            "columns that the table has."
+            f"Rows cannot be delivered into the Delta table {folder}: {why}. Select and cast the "
+            f"columns that the table has. {both(ours, theirs)}."
         )
 
 
@@ -325,6 +365,18 @@ def added_before(folder: TableFiles, files: Collection[str]) -> frozenset[str]:
 # --- log ------------------------------------------------------------------------------------------
 
 
+_AT_ONCE = 16
+_TRIES_AT_ONCE = 20
+
+
+@dataclass
+class Seen:
+    """What looks at a table share: footers of promised files, and what an upsert has rewritten."""
+
+    footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
+    doing: dict[str, Rewriting] = field(default_factory=dict)
+
+
 class DeltaLog:
     """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
@@ -339,6 +391,7 @@ class DeltaLog:
         self.folder = folder
         self.files = folder.files
         self._table_id = table_id
+        self._seen = Seen()
 
     @property
     def address(self) -> dict[str, str]:
@@ -355,16 +408,17 @@ class DeltaLog:
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
         refuse(self.folder, table)
-        return DeltaSnapshot(self.folder, table)
+        return DeltaSnapshot(self.folder, table, self._seen)
 
 
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: DeltaPlace, table: DeltaTable) -> None:
+    def __init__(self, folder: DeltaPlace, table: DeltaTable, seen: Seen | None = None) -> None:
         self._folder = folder
         self._files = folder.files
         self._table = table
+        self._seen = Seen() if seen is None else seen
 
     def witness(self, slot: str) -> int | None:
         """Return the witness: the version of the application id ``slot``."""
@@ -383,18 +437,11 @@ class DeltaSnapshot:
             return self.names(files) | added_before(self._files, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Refuse files whose own columns do not fit the table's."""
-        import pyarrow.parquet as pq
-        from deltalake import Schema
-
+        """Refuse files whose own columns, and those of their partition, do not fit the table's."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._footer, files))
         for file in files:
-            try:
-                with self._files.open(file.path) as data:
-                    written = Schema.from_arrow(pq.read_schema(data))
-            except FileNotFoundError as error:
-                raise LostRaceError(f"{file.path} is gone") from error
-            rows = json.loads(written.to_json())
-            why = misfit(rows, self._schema)
+            why = self._misfit(file)
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._folder} was changed since rows were promised to it: {why}. "
@@ -402,15 +449,124 @@ class DeltaSnapshot:
                     Remedy(change="put its columns back as they were", start=True),
                 )
 
+    def _misfit(self, file: DataFile) -> str | None:
+        by = list(self._table.metadata().partition_columns)
+        upsert = LakeUpsert.of([file])
+        if upsert is not None:
+            rows = without(json.loads(self._fields_of(file)), self._new(file))
+            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
+            return why_not(self._table) or misfit(rows, self._schema)
+        if by != file.table.get(PARTITIONED_BY, []):
+            return f"it is partitioned by {', '.join(by) or 'no column'}"
+        rows = without(json.loads(self._fields_of(file)), self._new(file))
+        of_table = {field["name"]: field for field in self._schema["fields"]}
+        rows["fields"] += [
+            of_table[name] | {"nullable": value is None}
+            for name, value in zip(by, file.partition.values, strict=True)
+        ]
+        return misfit(rows, self._schema)
+
+    def _new(self, file: DataFile) -> list[Mapping[str, Any]]:
+        """Return the columns of a file that the table is to get."""
+        if not file.table.get(EVOLVES):
+            return []
+        rows, upsert = json.loads(self._fields_of(file)), LakeUpsert.of([file])
+        if upsert is not None:
+            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
+        return new_columns(rows, self._schema)
+
+    def add_columns(self, files: Sequence[DataFile]) -> bool:
+        """Add what the files have and the table has not, in a commit of its own.
+
+        Return whether there was any: then the table is another one than this look has seen.
+        """
+        new = {field["name"]: field for file in files for field in self._new(file)}
+        if new:
+            from deltalake.exceptions import DeltaError
+
+            try:
+                add(self._table, list(new.values()))
+            except (DeltaError, OSError) as error:
+                raise LostRaceError(f"{type(error).__name__}: {error}") from error
+            failpoint("columns-added")
+        return bool(new)
+
+    def _fields_of(self, file: DataFile) -> str:
+        from deltalake import Schema
+
+        return Schema.from_arrow(self._footer(file).schema.to_arrow_schema()).to_json()
+
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
+        """Read what a file says of itself, once; LostRaceError: it is gone."""
+        import pyarrow.parquet as pq
+
+        found = self._seen.footers.get(file.path)
+        if found is None:
+            try:
+                with self._files.open(file.path) as data:
+                    found = pq.read_metadata(data)
+            except FileNotFoundError as error:
+                raise LostRaceError(f"{file.path} is gone") from error
+            self._seen.footers[file.path] = found
+        return found
+
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
         """Commit to the log once, with the application id ``slot`` at version ``number``."""
-        from deltalake import CommitProperties, Transaction
+        from deltalake import Transaction
 
-        self._commit(files, CommitProperties(app_transactions=[Transaction(slot, number)]))
+        if self.add_columns(files):
+            raise LostRaceError("the table has new columns: it is looked at again")
+        witness = [Transaction(slot, number)]
+        if LakeUpsert.of(files) is None:
+            self._commit(files, (), {"app_transactions": witness})
+        else:
+            self._replace(files, f"{slot}/{number}", {"app_transactions": witness})
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
-        """Add files without a witness: at least once."""
-        self._commit(files, None)
+        """Commit files without a witness: at least once."""
+        if LakeUpsert.of(files) is None:
+            self._commit(files, (), {})
+        else:
+            self._replace(files, "", {})
+
+    def _replace(self, files: Sequence[DataFile], decision: str, how: dict[str, Any]) -> None:
+        """Commit rows in the place of those of their keys, only on the version that was read."""
+        try:
+            added, removed = self._rewritten(files, decision)
+        except FileNotFoundError as error:
+            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
+        failpoint("rewritten")
+        seen_by_others = {"isBlindAppend": False}  # else other writers pass over the commit
+        how = {**how, "max_commit_retries": 0, "custom_metadata": seen_by_others}
+        self._commit(added, removed, how)
+        if None in self._files.find([file.path for file in added]):
+            raise StoreError(
+                f"{self._folder} names files that are not there: they were removed while they were "
+                "being committed. Does somebody clean the table with a retention shorter than the "
+                "default? Restore the version before."
+            )
+
+    def _rewritten(
+        self, files: Sequence[DataFile], decision: str
+    ) -> tuple[list[DataFile], list[TableFile]]:
+        import pyarrow as pa
+
+        upsert = LakeUpsert.of(files)
+        assert upsert is not None  # noqa: S101 - who calls has looked
+        cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
+        doing = self._seen.doing.get(decision)
+        try:
+            if doing is None:
+                columns = pa.schema(self._table.schema().to_arrow())
+                doing = Rewriting(changes_of(self._files, files, upsert, columns))
+                self._seen.doing.clear()
+                self._seen.doing[decision] = doing
+            return rewritten(self._table, self._files, cut, doing, compression)
+        except pa.ArrowException as error:
+            raise StoreError(
+                f"A file of the Delta table {self._folder} cannot be read: {error}. Nothing was "
+                "changed; restore it, and try again."
+            ) from error
 
     def make_durable(self) -> None:
         """Sync the log from its newest checkpoint to this version, which its writer may not do.
@@ -433,27 +589,42 @@ class DeltaSnapshot:
         """See :attr:`TableSnapshot.place`."""
         return {"version": self._table.version()}
 
-    def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
+    def _commit(
+        self,
+        files: Sequence[DataFile],
+        removed: Sequence[TableFile],
+        how: Mapping[str, Any],
+    ) -> None:
+        from deltalake import CommitProperties
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
+        metadata = self._table.metadata()
+        wanted = indexed(self._schema, metadata.configuration)
         adds = [
             AddAction(
-                path=quote(file.path),
+                path=file.path,  # which the library escapes
                 size=file.size,
-                partition_values={},
+                partition_values=dict(
+                    zip(metadata.partition_columns, file.partition.values, strict=True)
+                ),
                 modification_time=file.modified_at_ms,
                 data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
+                stats=statistics(self._footer(file), wanted),
             )
             for file in files
         ]
         try:
             self._table.create_write_transaction(
-                list(adds), "append", self._table.schema(), commit_properties=properties
+                [*adds, *removals(removed)],
+                "append",
+                self._table.schema(),
+                partition_by=list(metadata.partition_columns),
+                commit_properties=CommitProperties(**how),
             )
         except (DeltaError, OSError) as error:
             raise LostRaceError(f"{type(error).__name__}: {error}") from error
+        self._seen.footers.clear()
 
     @cached_property
     def _schema(self) -> Any:
@@ -461,17 +632,29 @@ class DeltaSnapshot:
 
 
 def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
-    """Make a task's files visible at once, among concurrent writes, at least once.
+    """Make a task's rows visible at once, among concurrent writes, at least once.
 
     Raises:
         StoreError: the table does not take them.
     """
-    table = opened(folder)
-    refuse(folder, table)
-    try:
-        DeltaSnapshot(folder, table).append_at_once(files)
-    except LostRaceError as error:
-        raise StoreError(f"{folder} does not take {files[0].path}: {error}") from error
+    seen, reason, waits = Seen(), LostRaceError(""), UPSERT in files[0].table
+    with contextlib.ExitStack() as after:
+        if waits:
+            after.callback(folder.files.remove, [file.path for file in files])
+        for _ in range(_TRIES_AT_ONCE):
+            table = opened(folder)
+            refuse(folder, table)
+            view = DeltaSnapshot(folder, table, seen)
+            view.check(files)
+            try:
+                if view.add_columns(files):
+                    continue
+                return view.append_at_once(files)
+            except LostRaceError as error:
+                reason = error
+                if not waits:  # perhaps it was done: appended again, the rows would be there twice
+                    break
+    raise StoreError(f"{folder} does not take {files[0].path}: {reason}") from reason
 
 
 def _newest_checkpoint(files: TableFiles) -> int:

@@ -1,16 +1,15 @@
-"""The Delta sink: a task writes one Parquet file, which the decision's commit adds to the table.
+"""The Delta sink: a task writes a file for each partition, and the decision's commit adds them.
 
-The table must be there: on a disk or in a bucket, without partitions, constraints and computed
-columns.
+The table must be there: on a disk or in a bucket, without constraints and computed columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -20,16 +19,23 @@ from airflow_eos.core.delivery.task import own_columns
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.delta.columns import DeltaPartitions
+from airflow_eos.kinds.delta.definition import EVOLVES, create
 from airflow_eos.kinds.delta.participant import (
     KIND,
+    PARTITIONED_BY,
     SPARED_MS,
     DeltaPlace,
     made,
+    opened,
+    partitions_of,
     publish,
     require_fit,
     require_library,
 )
 from airflow_eos.kinds.lake.files import table_files
+from airflow_eos.kinds.lake.new_table import NewTable
+from airflow_eos.kinds.lake.participant import files_of
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
     TaskFileSpec,
@@ -37,6 +43,8 @@ from airflow_eos.kinds.lake.task import (
     check_application,
     read_files,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
+from airflow_eos.kinds.spill.task import read_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +68,14 @@ class DeltaSink:
         application_id: the name of this output in the table's log; for ever of one pipeline.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
+        distribute: ``"hash"`` lets Spark put the rows of a partition into one task, so that a batch
+            adds one file for each; of upserts the rows of a key.
+        schema_evolution: ``add``: columns that the rows have and the table has not are added just
+            before the commit of the rows; ``none``: such rows are refused.
+        create: what the table is made as, where there is none; None: it must be there.
+        upsert: rows replace those of their key; without it they are appended.
         store: the checkpoint; see :meth:`bound`.
+        partitions: the columns that the table is partitioned by, once the sink is bound.
     """
 
     table_uri: str
@@ -68,7 +83,12 @@ class DeltaSink:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
+    schema_evolution: Literal["none", "add"] = "none"
+    create: NewTable | None = field(default=None, hash=False)
+    distribute: Literal["none", "hash"] = "none"
+    upsert: LakeUpsert | None = None
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+    partitions: DeltaPartitions | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: VACUUM
 
@@ -80,6 +100,12 @@ class DeltaSink:
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
                 "the same for the driver and all executors, or a URL of a bucket."
             )
+        if self.schema_evolution not in ("none", "add"):
+            raise ConfigurationError(
+                f"schema_evolution {self.schema_evolution!r}: expected none or add."
+            )
+        if self.distribute not in ("none", "hash"):
+            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         table_files(self.table_uri, self.storage_options)  # refuses a scheme or an option
 
     @property
@@ -88,13 +114,27 @@ class DeltaSink:
         return DeltaPlace.of(self.table_uri, self.storage_options)
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
-        """See :meth:`Sink.bound`: the sink notes its files in that checkpoint.
+        """See :meth:`Sink.bound`: the sink notes its files in that checkpoint, and has its table.
 
         Raises:
             ConfigurationError: the checkpoint is in a folder where VACUUM removes it.
+            StoreError: there is no table.
         """
         require_outside(store.location, self.folder.location, hidden=True)
-        return replace(self, store=store)
+        require_library()
+        if self.create is not None:
+            create(self.folder.location, self.storage_options, self.create)
+        return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
+
+    def distribution(self) -> list[str]:
+        """See ``core/delivery/task.py``: the columns whose rows go to one task."""
+        return list(self._cut.columns if self.upsert is None else self.upsert.key)
+
+    @property
+    def _cut(self) -> DeltaPartitions:
+        if self.partitions is None:
+            raise ConfigurationError("The delta sink does not know its table: it is not bound.")
+        return self.partitions
 
     @property
     def written_folder(self) -> str:
@@ -120,12 +160,26 @@ class DeltaSink:
             StoreError: there is no table.
         """
         require_library()
-        require_fit(self.folder, schema.json())
+        if self.upsert is not None:
+            self.upsert.refuse({each.name: each.dataType.simpleString() for each in schema.fields})
+        evolves = self.schema_evolution == "add"
+        require_fit(self.folder, schema.json(), self.upsert, evolves=evolves)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
-        what = TaskFileSpec(
+        store = bound_store(self.store, KIND) if transactional else None
+        return ParquetOfTask(
+            self._spec(),
+            task,
+            attempt,
+            store=store,
+            publish=partial(publish, self.folder),
+        )
+
+    def _spec(self) -> TaskFileSpec:
+        cut = self._cut
+        of_table = TaskFileSpec(
             KIND,
             self.name,
             self.folder.location,
@@ -135,15 +189,36 @@ class DeltaSink:
             SPARED_MS,
             storage_options=self.storage_options,
         )
-        store = bound_store(self.store, KIND) if transactional else None
-        return ParquetOfTask(
-            what, task, attempt, store=store, publish=partial(publish, self.folder)
-        )
+        evolves = {EVOLVES: True} if self.schema_evolution == "add" else {}
+        if self.upsert is None:
+            table = {PARTITIONED_BY: list(cut.columns)} | evolves
+            return replace(of_table, columns=cut.in_file, partitions=cut, table=table)
+        aside = waiting(self.application_id, self.upsert, cut.texts)
+        table = self.upsert.detail(self.compression) | evolves
+        return replace(of_table, partitions=aside, table=table)
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Return why rows would change other rows than this work did; empty: they would not."""
+        del columns
+        found = [LakeUpsert.of(files_of(work, "")) for work in works]
+        if all(each == self.upsert for each in found):
+            return ""
+        return f"rows were written by {found}, and now by {self.upsert}"
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        paths = [f"{work.key}.parquet" for work in works]
-        return read_files(spark, self.folder.location, paths, self.storage_options)
+        if self.upsert is not None:
+            what = f"{KIND} {self.name!r}"
+            raise read_back(works, what, "later rows may have replaced theirs")
+        values = {each.path: each.partition.values for work in works for each in files_of(work, "")}
+        cut = self._cut
+        return read_files(
+            spark,
+            self.folder.location,
+            list(values),
+            self.storage_options,
+            lambda path, rows: cut.in_rows(rows, values[path]),
+        )
 
 
 class DeltaOptions(SinkOptions, frozen=True):
@@ -152,6 +227,10 @@ class DeltaOptions(SinkOptions, frozen=True):
     table_uri: str
     application_id: str | None = None
     compression: str | None = None
+    distribute: str | None = None
+    schema_evolution: str | None = None
+    create: NewTable | None = None
+    upsert: LakeUpsert | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:
         """See :meth:`SinkOptions.sink`."""

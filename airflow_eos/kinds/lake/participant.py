@@ -62,6 +62,8 @@ class Partition(NamedTuple):
 
 
 WHOLE = Partition()
+UPSERT = "upsert"
+"""What a decision says of files whose rows wait to replace others: key, deletes, compression."""
 
 
 @dataclass(frozen=True)
@@ -483,12 +485,19 @@ class LakeParticipant(OwnedBeside):
             return {}
         files = {work: self._noted(work.key) for work in works}
         every = [file for each in files.values() for file in each]
-        rows = self._table.look().still_names(every)
+        view = self._table.look()
+        rows = view.still_names(every)
+        committed = {
+            work
+            for work, by in decisions_naming(self._store, works).items()
+            if self._told(view, by) is Outcome.COMMITTED
+        }
         found = dict(zip(every, self._table.files.find(every), strict=True))
         ended = {}
         for work, theirs in files.items():
             is_there = any(found[file] is not None for file in theirs)
-            was_open = rows.isdisjoint(theirs) and (self._notes.has(work.key) or is_there)
+            ended_well = work in committed or not rows.isdisjoint(theirs)
+            was_open = not ended_well and (self._notes.has(work.key) or is_there)
             if was_open:
                 self._table.files.remove(theirs)
             self._notes.forget([work.key])
@@ -628,6 +637,8 @@ class LakeParticipant(OwnedBeside):
         failpoint("settled-some")
         if outcome is Outcome.COMMITTED:
             self._require_there(works)
+            waited = [each.path for each in self._promised(works) if UPSERT in each.table]
+            self._table.files.remove(waited)
         elif outcome is Outcome.ABORTED:
             self._table.files.remove(self._paths(works))
         if outcome is not Outcome.UNKNOWN:

@@ -232,7 +232,7 @@ class ParquetOfTask:
 
     def _begin(self, partitions: Sequence[Partition], schema: pa.Schema) -> None:
         """Note the files of new partitions in one note, then begin them."""
-        new = [each for each in partitions if each not in self._open]
+        new = [each for each in dict.fromkeys(partitions) if each not in self._open]
         if len(self._open) + len(new) > OPEN_AT_MOST:
             raise self._too_many()
         if not new:
@@ -374,11 +374,15 @@ def read_files(
     location: str,
     paths: Sequence[str],
     storage_options: Mapping[str, str] | None,
+    whole: Callable[[str, pa.Table], pa.Table] = lambda _path, rows: rows,
 ) -> DataFrame:
-    """Read the rows of data files back in Spark tasks: compacting a table leaves its old files."""
+    """Read the rows of data files back in Spark tasks: compacting a table leaves its old files.
+
+    ``whole`` returns the rows of the file at a path with what the file itself has not.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    read = _ReadFiles(location, storage_options)
+    read = _ReadFiles(location, storage_options, whole)
     schema = from_arrow_schema(read.of(paths[0]).schema, prefer_timestamp_ntz=True)
     wanted = spark.createDataFrame([(path,) for path in paths], "path string")
     tasks = min(len(paths), spark.sparkContext.defaultParallelism)
@@ -391,6 +395,7 @@ class _ReadFiles:
 
     location: str
     storage_options: Mapping[str, str] | None = field(repr=False)
+    whole: Callable[[str, pa.Table], pa.Table]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -402,4 +407,4 @@ class _ReadFiles:
         import pyarrow.parquet as pq
 
         with table_files(self.location, self.storage_options).open(path) as data:
-            return pq.read_table(data)
+            return self.whole(path, pq.read_table(data))

@@ -20,6 +20,7 @@ DRIVER = {
 # Places that only some kinds have.
 OWN = {
     "looked@2": (BATCH, BATCH),
+    "rewritten@2": (BATCH, BATCH),
     "kept-ending@2": (BATCH, BATCH),
     "kept-applied@2": (0, 2 * BATCH),
     "moved@2": (0, 2 * BATCH),

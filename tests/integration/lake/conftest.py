@@ -39,11 +39,22 @@ def catalog(bucket: EmbeddedS3) -> Iterator[EmbeddedIcebergRest]:
 
 def _param(kind: str) -> object:
     # A catalog is asked over HTTP what the SQL one answers at once: the same again, and slower.
-    return pytest.param(kind, marks=pytest.mark.proof) if "-rest-" in kind else kind
+    is_again = "-rest-" in kind or kind == "delta-upsert-s3"
+    return pytest.param(kind, marks=pytest.mark.proof) if is_again else kind
 
 
 @pytest.fixture(params=map(_param, sorted(KINDS)))
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return _made(request, tmp_path)
+
+
+@pytest.fixture(params=map(_param, sorted(kind for kind in KINDS if "upsert" not in kind)))
+def appending(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    """Of the kinds whose tasks write the very files that the table is to name."""
+    return _made(request, tmp_path)
+
+
+def _made(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     if request.param.endswith("-s3"):
         request.getfixturevalue("bucket")
     if "-rest-" in request.param:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.kinds.lake.upsert import LakeUpsert
 from tests.integration.lake.stage import SCHEMA, Kind
 from tests.support.kinds.lake_by_hand import S3, delta_rows, iceberg_rows
 
@@ -65,6 +67,18 @@ class Delta:
 
         self.at(folder).alter.add_columns([Field("later", PrimitiveType("string"))])
         assert len(Schema.from_arrow(self.rows(folder).schema).fields) == 3
+
+
+class DeltaUpsert(Delta):
+    """The same rows by their key, which is new in each: what waits is beside the table's files."""
+
+    name = "delta-upsert"
+
+    def sink(self, folder: Path) -> DeltaSink:
+        return replace(super().sink(folder), upsert=LakeUpsert(["key"]))
+
+    def files(self, folder: Path) -> Path:
+        return folder / "_eos" / "etl" / "rows"
 
 
 class Iceberg:
@@ -172,6 +186,10 @@ class DeltaInBucket(_InBucket, Delta):
         return found
 
 
+class DeltaUpsertInBucket(DeltaInBucket, DeltaUpsert):
+    name = "delta-upsert-s3"
+
+
 class IcebergInBucket(_InBucket, Iceberg):
     name = "iceberg-s3"
 
@@ -221,9 +239,11 @@ def by_rest(uri: str, options: Mapping[str, str]) -> dict[str, str]:
 ICEBERG = Iceberg()
 KINDS: dict[str, Kind] = {
     "delta": Delta(),
+    "delta-upsert": DeltaUpsert(),
     "iceberg": ICEBERG,
     "iceberg-parted": IcebergParted(),
     "delta-s3": DeltaInBucket(),
+    "delta-upsert-s3": DeltaUpsertInBucket(),
     "iceberg-s3": IcebergInBucket(),
     "iceberg-rest-s3": IcebergByRest(),
 }

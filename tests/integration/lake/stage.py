@@ -127,7 +127,7 @@ class Stage:
     def file(self, work: PreparedWork) -> Path:
         """The first file of the work, whatever its partition."""
         (path, *_) = files_of(work, "")
-        return self.kind.files(self.table) / path.path
+        return self.kind.files(self.table) / path.path.removeprefix("_eos/etl/rows/")
 
     def data_files(self) -> set[str]:
         """The keys of the work that has files."""

@@ -84,12 +84,6 @@ def test_a_table_whose_features_the_library_can_write_is_taken(stage):
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
-def test_a_partitioned_table_is_refused(tmp_path: Path):
-    DeltaTable.create(str(tmp_path / "table"), schema=SCHEMA, partition_by=["key"])
-    with pytest.raises(ConfigurationError, match="partitions by key"):
-        Stage(KINDS["delta"], tmp_path).participant()
-
-
 def test_a_table_whose_columns_were_changed_asks_a_person_and_nothing_is_dropped(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)

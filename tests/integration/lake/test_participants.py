@@ -192,9 +192,10 @@ def lost_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception) 
 
 
 def test_a_file_that_the_table_may_name_is_not_removed_by_its_task(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    appending: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     """Nothing decides it: readers of the table would fail for ever."""
+    stage = appending
     lost_reply(stage, monkeypatch, StoreError("the reply was lost"))
     writer = stage.sink.opened(9, 0, transactional=False)
     writer.write(batch(9))
@@ -205,9 +206,10 @@ def test_a_file_that_the_table_may_name_is_not_removed_by_its_task(
 
 
 def test_rows_at_once_whose_reply_was_lost_are_not_added_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    appending: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     """By a task that goes on: at_most_once promises that none comes twice."""
+    stage = appending
     lost_reply(stage, monkeypatch, LostRaceError("the reply was lost"))
     writer = stage.sink.opened(9, 0, transactional=False)
     writer.write(batch(9))
@@ -325,11 +327,12 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
 
 
 @pytest.mark.parametrize("ahead_s", [0, 86_400])
-def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage, ahead_s: int):
+def test_an_abort_takes_nothing_from_a_version_that_can_be_read(appending: Stage, ahead_s: int):
     """Its rows were deleted since, or compacted: who goes back to a version must find them.
 
     Also where the clock of the file's machine was ahead of the one that committed.
     """
+    stage = appending
     work = stage.prepare(1)
     stage.decide(work)
     stage.participant().commit([work])

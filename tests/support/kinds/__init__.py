@@ -17,6 +17,7 @@ KINDS: dict[str, Kind] = {
     "postgres-staged": one.Postgres(two_phase=False),
     "mysql": mysql.MySql(),
     "delta": one.Delta(),
+    "delta-upsert": one.DeltaUpserts(),
     "iceberg": one.Iceberg(),
     "wal": keeping.WriteAhead(),
     "upsert-postgres": keeping.UpsertToPostgres(),

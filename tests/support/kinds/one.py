@@ -16,12 +16,13 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.files.names import beside
-from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
+from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, LakeUpsert, PostgresSink
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
-from tests.support.kinds.place import Place, Rows, Rowwise, kept
+from tests.support.kinds.place import Counted, Place, Rows, Rowwise, kept
 from tests.support.topics import read_topic
 
 _TABLE = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+_COUNTS = pa.schema([("key", pa.binary()), ("value", pa.string())])
 
 
 def decoded(table: pa.Table) -> Rows:
@@ -137,6 +138,27 @@ class Delta(Rowwise):
 
     def data(self, at: Place) -> Path:
         return at.out
+
+
+class DeltaUpserts(Counted):
+    """The newest count of each key, in a table that is read by hand."""
+
+    own_places = ("looked@2", "rewritten@2")
+    own_tasks = Delta.own_tasks
+
+    def create(self, at: Place) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable.create(str(at.out), schema=_COUNTS)
+
+    def sink(self, at: Place) -> DeltaSink:
+        return DeltaSink(str(at.out), application_id=at.tag, upsert=LakeUpsert(["key"]))
+
+    def read(self, at: Place) -> dict[str, Rows]:
+        return {"sink": decoded(delta_rows(at.out))}
+
+    def left(self, at: Place) -> int:
+        return noted(at) + sum(1 for _ in (at.out / "_eos").rglob("*.parquet"))
 
 
 class Iceberg(Rowwise):

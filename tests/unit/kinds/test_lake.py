@@ -15,6 +15,7 @@ from pyiceberg.types import LongType, NestedField
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.port import TaskWriter
 from airflow_eos.errors import StoreError
+from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.iceberg.participant import store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
@@ -32,7 +33,9 @@ def writer_into(kind: str, table: Path) -> TaskWriter:
     """The writer of a task, as it arrives on an executor."""
     store = CheckpointStore.open(table.parent.parent / "checkpoint")
     if kind == "delta":
-        return DeltaSink(str(table), application_id="etl").bound(store).opened(0, 0)
+        whole = DeltaPartitions(pa.schema([]))
+        of = DeltaSink(str(table), application_id="etl", store=store, partitions=whole)
+        return of.opened(0, 0)
     sink = IcebergSink(
         "shop.orders", {}, application_id="etl", store=store, folder=str(table), metadata=METADATA
     )

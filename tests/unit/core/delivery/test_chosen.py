@@ -175,7 +175,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
         ("postgres", PostgresSink, {"dsn"}),
         ("mysql", MySqlSink, {"url"}),
         ("wal", WriteAheadSink, {"deliver", "reach"}),
-        ("delta", DeltaSink, {"storage_options"}),
+        ("delta", DeltaSink, {"storage_options", "partitions"}),
         ("iceberg", IcebergSink, {"catalog", "folder", "metadata", "storage_options", "vended"}),
     ],
 )

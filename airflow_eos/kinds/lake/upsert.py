@@ -1,0 +1,233 @@
+"""Upserts into a table of files: what is asked for, the rows that wait, and which files they touch.
+
+A task's rows wait in ``_eos/<application>/rows`` of the table, which no cleaner looks into. Once
+they are decided, whoever settles writes the table's files without their keys, and the rows, anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.lake.participant import UPSERT, DataFile, Partition
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from airflow_eos.kinds.lake.files import TableFiles
+
+_AT = "__eos_at"
+
+
+@dataclass(frozen=True)
+class LakeUpsert:
+    """Rows replace those of their key, in a table of a lake.
+
+    Within a batch the last row of a task stays, and of two tasks that of the higher one. Of two
+    pipelines the later commit stays.
+
+    Attributes:
+        key: the columns of the key; a null in one of them is refused.
+        deleted: a boolean column: true deletes the key. The table need not have it.
+    """
+
+    key: Sequence[str]
+    deleted: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, str) or not self.key or len(set(self.key)) != len(self.key):
+            raise ConfigurationError(
+                f"key {self.key!r}: expected a list of columns, each once, such as ['id']."
+            )
+        if self.deleted in self.key:
+            raise ConfigurationError(f"deleted {self.deleted!r} is a column of the key.")
+        object.__setattr__(self, "key", tuple(self.key))
+
+    @classmethod
+    def of(cls, files: Sequence[DataFile]) -> LakeUpsert | None:
+        """Return what a decision says of its files; None where they are appended."""
+        told = files[0].table.get(UPSERT) if files else None
+        return None if told is None else cls(told["key"], told["deleted"])
+
+    def detail(self, compression: str) -> dict[str, Any]:
+        """Return what :meth:`of` reads, for the decision."""
+        return {
+            UPSERT: {
+                "key": list(self.key),
+                "deleted": self.deleted,
+                "compression": compression,
+            }
+        }
+
+    def refuse(self, columns: Mapping[str, str]) -> None:
+        """Refuse rows without the columns of the upsert, or of other types (ConfigurationError).
+
+        Args:
+            columns: of the rows: names, and Spark's types.
+        """
+        lacking = [name for name in (*self.key, self.deleted) if name and name not in columns]
+        if lacking:
+            raise ConfigurationError(
+                f"The rows have no column {', '.join(lacking)}: they have {', '.join(columns)}."
+            )
+        if self.deleted is not None and columns[self.deleted] != "boolean":
+            raise ConfigurationError(
+                f"Column {self.deleted} tells of deletes and is {columns[self.deleted]}: expected "
+                "boolean."
+            )
+        for name in self.key:
+            if columns[name].partition("<")[0] in _NO_KEY:
+                raise ConfigurationError(
+                    f"Column {name} is {columns[name]}: numbers with a floating point and nested "
+                    "values are no key, since equal ones need not be the same."
+                )
+
+
+_NO_KEY = ("float", "double", "array", "map", "struct", "variant")
+
+
+@dataclass(frozen=True)
+class WaitingRows:
+    """See :class:`~airflow_eos.kinds.lake.task.Partitioning`: one file, aside from the table's.
+
+    ``not_empty`` are columns of the key in which the table keeps an empty text as null.
+    """
+
+    folder: str
+    key: Sequence[str]
+    not_empty: Sequence[str] = ()
+    columns: tuple[str, ...] = ()
+
+    def keys(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
+        """Refuse rows without a key (DeliveryError); all others are of one file."""
+        import pyarrow.compute as pc
+
+        nulls = [name for name in self.key if rows.column(name).null_count]
+        nulls += [
+            f"{name} (an empty text, which is null to the table)"
+            for name in self.not_empty
+            if pc.any(pc.equal(rows.column(name).cast("string"), "")).as_py()
+        ]
+        if nulls:
+            raise DeliveryError(
+                f"A row has no {', '.join(nulls)}, of the key of an upsert. Nothing of its batch "
+                "was written. Filter such rows out, or give them a key (coalesce)."
+            )
+        return ()
+
+    def partition(self, values: Sequence[pa.Scalar]) -> Partition:
+        """See :meth:`Partitioning.partition`."""
+        del values
+        return Partition(self.folder)
+
+
+def waiting(application: str, upsert: LakeUpsert, cut: Sequence[str] = ()) -> WaitingRows:
+    """Return where the rows of an output wait, below the table's data.
+
+    Args:
+        application: the name of the output in the table.
+        upsert: of the output.
+        cut: texts by which the table is partitioned.
+    """
+    not_empty = [name for name in upsert.key if name in cut]
+    return WaitingRows(f"_eos/{application}/rows/", upsert.key, not_empty)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows of one decision.
+
+    Attributes:
+        keys: the columns of the key, of rows and of deletes; each key once.
+        rows: the rows that the table is to have, without the column that tells of deletes.
+    """
+
+    keys: pa.Table
+    rows: pa.Table
+
+
+def changes_of(
+    files: TableFiles, waiting: Sequence[DataFile], upsert: LakeUpsert, columns: pa.Schema
+) -> Changes:
+    """Read the rows of a decision, and keep the last of each key.
+
+    Args:
+        files: of the table.
+        waiting: the files of the decision.
+        upsert: as the decision has it.
+        columns: the table's columns; one that the rows lack is not written.
+
+    Raises:
+        FileNotFoundError: a file is gone.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = []
+    for file in sorted(waiting, key=lambda each: int(each.name.partition("-")[0])):
+        with files.open(file.path) as data:
+            tables.append(pq.read_table(data))
+    rows = _last_of_each(pa.concat_tables(tables), upsert.key)
+    stay = [field for field in columns if field.name in rows.column_names]
+    whole = rows.select([field.name for field in stay]).cast(pa.schema(stay))
+    if upsert.deleted is not None:
+        gone = pc.fill_null(rows[upsert.deleted], fill_value=False)
+        return Changes(whole.select(list(upsert.key)), whole.filter(pc.invert(gone)))
+    return Changes(whole.select(list(upsert.key)), whole)
+
+
+def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    numbered = rows.select(list(key)).append_column(_AT, pa.array(np.arange(len(rows))))
+    last = numbered.group_by(list(key), use_threads=False).aggregate([(_AT, "max")])
+    if len(last) == len(rows):
+        return rows
+    return rows.take(pa.array(np.sort(last[f"{_AT}_max"].to_numpy())))
+
+
+def touched(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
+    """Return whether each of ``rows`` has one of the keys; both have the columns of the key."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = keys.column_names
+    if len(names) == 1:
+        found = pc.is_in(rows.column(names[0]), value_set=keys.column(0).combine_chunks())
+        return np.asarray(found)
+    numbered = rows.append_column(_AT, pa.array(np.arange(len(rows))))
+    there = numbered.join(keys, names, join_type="left semi")[_AT].to_numpy()
+    mask = np.zeros(len(rows), dtype=bool)
+    mask[there] = True
+    return mask
+
+
+def may_touch(
+    keys: pa.Table, bounds: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray]], files: int
+) -> np.ndarray[Any, Any]:
+    """Return whether each file may have a row of the keys, by the bounds of its columns.
+
+    Args:
+        keys: see :class:`Changes`.
+        bounds: least and greatest values of columns of the key, of each file; null where unknown.
+        files: how many.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+
+    may = np.ones(files, dtype=bool)
+    for name, (least, most) in bounds.items():
+        column = keys.column(name)
+        ordered = pc.unique(column).sort() if len(column) else column
+        values = np.asarray(ordered.to_numpy(zero_copy_only=False))
+        known = np.asarray(pc.and_(least.is_valid(), most.is_valid()))
+        lower, upper = (each.filter(known).to_numpy() for each in (least, most))
+        first, after = values.searchsorted(lower), values.searchsorted(upper, side="right")
+        may[known] &= after > first
+    return may
