@@ -20,7 +20,8 @@ from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
-from airflow_eos.kinds.delta.definition import EVOLVES, create
+from airflow_eos.kinds.delta.creation import create
+from airflow_eos.kinds.delta.definition import EVOLVES
 from airflow_eos.kinds.delta.participant import (
     KIND,
     PARTITIONED_BY,

@@ -615,7 +615,11 @@ def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_ane
     assert airflow.left[-1]["open"] == {"sink k": run.run_after.timestamp()}
 
 
-@pytest.mark.parametrize(("timeout", "after_ms"), [("15 minutes", 600_000), ("2 hours", 3_600_000)])
+@pytest.mark.parametrize(
+    ("timeout", "after_ms"),
+    [(timedelta(minutes=15), 600_000), (timedelta(hours=2), 3_600_000)],
+    ids=["15 minutes", "2 hours"],
+)
 def test_what_no_timer_ends_is_no_trouble_sooner_than_a_plain_one_at_half_time(
     store, watching, dags, monkeypatch, timeout, after_ms
 ):
@@ -625,9 +629,12 @@ def test_what_no_timer_ends_is_no_trouble_sooner_than_a_plain_one_at_half_time(
     sensor = dags["orders_watchdog"].get_task("look")
     sensor._pipeline = replace(sensor._pipeline, transaction_timeout=timeout)
     asked: list[int] = []
-    monkeypatch.setattr(
-        TimeoutJudge, "look", lambda watch, *_: asked.append(watch.max_age_ms) or []
-    )
+
+    def look(watch: TimeoutJudge, *_: Any) -> list[Any]:
+        asked.append(watch.max_age_ms)
+        return []
+
+    monkeypatch.setattr(TimeoutJudge, "look", look)
     watching.look_again()
     assert asked == [after_ms]
 
