@@ -5,7 +5,7 @@ Its flag on an app's command line, its variable in an app's environment and its 
 :class:`~airflow_eos.factory.Pipeline` follow by rule: ``batch_within`` is ``--batch-within``,
 ``EOS_BATCH_WITHIN_MS`` (durations are told in milliseconds) and ``batch_within``. Of it are made an
 app's parser, a driver's environment, what a DAG gives its operator, and the options of ``doctor``.
-docs/settings.md shows it.
+docs/reference/app.md shows it.
 """
 
 from __future__ import annotations

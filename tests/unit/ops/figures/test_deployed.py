@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from airflow_eos.ops.figures import METRICS, Metric
 
 ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "docs/figures.md").read_text()
+TABLE = (ROOT / "docs/reference/metrics.md").read_text()
 DASHBOARD = json.loads((ROOT / "deploy/grafana/airflow-eos.json").read_text())
 ALERTS = ROOT / "deploy/alerts"
 EVERY_RULE = [
@@ -114,12 +114,12 @@ def alert_row(rule: dict[str, Any]) -> str:
 
 
 def test_the_page_has_a_row_for_every_metric_and_no_other():
-    found = [line for line in PAGE.splitlines() if line.startswith("| `eos.")]
+    found = [line for line in TABLE.splitlines() if line.startswith("| `eos.")]
     assert found == [row(metric) for metric in METRICS]
 
 
 def test_the_page_has_a_row_for_every_alert_and_no_other():
-    found = [line for line in PAGE.splitlines() if line.startswith("| Eos")]
+    found = [line for line in TABLE.splitlines() if line.startswith("| Eos")]
     assert found == [alert_row(rule) for rule in RULES]
 
 
