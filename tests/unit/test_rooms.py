@@ -66,6 +66,7 @@ ALONE = {
     "core.delivery.takeover": "where the protocol's order of a start is read",
     "factory.recovery": "the DAG that recovers; the watchdog is long",
     "kafka.writer": "the plain writer; a sink chooses between two",
+    "kinds.iceberg.creation": "what a first start alone does, and where Spark reads columns",
     "operators.submission": "what Airflow must not import to parse a DAG",
     "ops.page.pipeline_state": "one checkpoint; the board is many of them, on threads",
     "plugins.actions": "what a button does; the application asks whether one may",
