@@ -197,6 +197,25 @@ def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
     assert found(stage) == {1: "c", 2: "b", 101: "theirs", 102: "theirs"}
 
 
+def test_what_a_cleaner_took_between_two_tries_is_written_again(stage: Stage, monkeypatch):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (1, "c"), batch=1)
+    rewrite, seen = merge.rewritten, []
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        seen.append(result)
+        if len(seen) == 1:
+            appended(stage.table, 7)
+            table = DeltaTable(stage.table)
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert found(stage) == {1: "c", 2: "b", 7: "theirs"}
+
+
 def test_two_processes_at_once_commit_a_decision_once(stage: Stage, monkeypatch):
     delivered(stage, (1, "a"), batch=0)
     work = decided(stage, (1, "b"), (2, "c"), batch=1)
