@@ -1,4 +1,4 @@
-"""A Delta table's columns: made where there is no table, and added where rows have more.
+"""Columns that rows have and a Delta table has not.
 
 delta-rs commits new columns by themselves: a column that may be null changes no row, so it comes
 just before the commit of its rows, and who is killed in between finds it there. It widens no type.
@@ -9,55 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from airflow_eos.kinds.lake.new_table import NewTable
-
 EVOLVES = "evolves"
 """What a decision says of files that may have columns which the table has not."""
 _NO_NAME = re.compile(r"[ ,;{}()\n\t=]")
-
-
-def create(location: str, options: Mapping[str, str] | None, new: NewTable) -> None:
-    """Make the table if it is not there; one that is there stays as it is.
-
-    Raises:
-        ConfigurationError: it cannot be made so.
-        StoreError: it was not made.
-    """
-    from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import DeltaError
-    from pyspark.sql.types import StructType
-
-    columns = cast("StructType", StructType.fromDDL(new.columns))
-    unknown = [name for name in new.partition_by if name not in columns.fieldNames()]
-    if unknown:
-        raise ConfigurationError(
-            f"partition_by {', '.join(unknown)}: expected columns of {new.columns}. A Delta table "
-            "is partitioned by columns alone: add one to the rows, such as to_date(at) AS day."
-        )
-    try:
-        DeltaTable.create(
-            location,
-            Schema.from_json(columns.json()),
-            mode="ignore",
-            partition_by=list(new.partition_by),
-            configuration=dict(new.properties),
-            storage_options=dict(options or {}) or None,
-        )
-    except (DeltaError, OSError, ValueError) as error:
-        if DeltaTable.is_deltatable(location, dict(options or {}) or None):
-            return  # another process was first
-        raise StoreError(
-            f"The Delta table was not made of columns {new.columns}, partitions "
-            f"{', '.join(new.partition_by) or 'none'} and properties {new.properties}: {error}. "
-            "Make it by hand, or change them; then start again."
-        ) from error
 
 
 def new_columns(rows: Mapping[str, Any], table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
