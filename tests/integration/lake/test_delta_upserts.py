@@ -448,17 +448,24 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("cut", [(), ("name",), ("second",)], ids=["whole", "by key", "by second"])
-@pytest.mark.parametrize("name", KEYS)
-def test_a_key_of_each_type_replaces_its_row_and_no_other(tmp_path: Path, name: str, cut):
+CUTS = [
+    (name, cut)
+    for name in KEYS
+    for cut in ([], ["name"], ["second"])
+    if (name, cut) != ("bytes", ["name"])  # no table is partitioned by bytes
+]
+
+
+@pytest.mark.parametrize(("name", "cut"), CUTS)
+def test_a_key_of_each_type_replaces_its_row_and_no_other(
+    tmp_path: Path, name: str, cut: list[str]
+):
     kind, values = KEYS[name]
-    if cut == ("name",) and name == "bytes":
-        pytest.skip("no table is partitioned by bytes")
-    if cut == ("name",):
+    if cut == ["name"]:
         values = [each for each in values if each != ""]  # see below
     schema = pa.schema([("name", kind), ("second", pa.int32()), ("v", pa.string())])
     stage = Stage(Upserting(LakeUpsert(["name", "second"] if cut else ["name"])), tmp_path)
-    DeltaTable.create(str(stage.table), schema=schema, partition_by=list(cut))
+    DeltaTable.create(str(stage.table), schema=schema, partition_by=cut)
     stage.claimed()
     for batch in range(len(values) + 1):
         chosen = values if not batch else values[batch - 1 : batch]
