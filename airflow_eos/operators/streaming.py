@@ -62,8 +62,8 @@ class SparkStreamingOperator(StreamingArguments):
     process 5 s after a user's clear; the app goes on draining by itself, and the next try waits
     for it. A stopped task is never green.
 
-    The app finds its settings in its environment (``EOS_...``, see docs/reference/app.md), and what is
-    secret in files that only this user may read, gone once they are read. No secret is on a
+    The app finds its settings in its environment (``EOS_...``, see docs/reference/app.md), and what
+    is secret in files that only this user may read, gone once they are read. No secret is on a
     command line; in deploy mode ``cluster`` the environment is, so ``env_vars`` with the name of a
     secret are refused there. Secrets belong into connections, not into ``application_args``.
 

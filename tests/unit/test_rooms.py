@@ -63,7 +63,6 @@ ALONE = {
     "core.delivery.rehearsal": "a mode of its own beside the start, which is long",
     "core.delivery.standby": "a mode of its own beside the start, which is long",
     "factory.recovery": "the DAG that recovers; the watchdog is long",
-    "kinds.delta.creation": "what a first start alone does, and where Spark reads columns",
     "kinds.delta.merge": "what becomes of a table's files; the participant decides and commits",
     "kinds.iceberg.creation": "what a first start alone does, and where Spark reads columns",
     "operators.submission": "what Airflow must not import to parse a DAG",

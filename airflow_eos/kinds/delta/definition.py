@@ -1,4 +1,4 @@
-"""A Delta table's columns: those are added that rows have and the table has not.
+"""Columns that rows have and a Delta table has not.
 
 delta-rs commits new columns by themselves: a column that may be null changes no row, so it comes
 just before the commit of its rows, and who is killed in between finds it there. It widens no type.
@@ -15,7 +15,6 @@ from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
 
 EVOLVES = "evolves"
 """What a decision says of files that may have columns which the table has not."""

@@ -536,15 +536,21 @@ class DeltaSnapshot:
         except FileNotFoundError as error:
             raise LostRaceError(f"a file that was to be read is gone: {error}") from error
         failpoint("rewritten")
+        if self._lack(added):
+            self._seen.doing.clear()
+            raise LostRaceError("files that an earlier try has written were cleaned up since")
         seen_by_others = {"isBlindAppend": False}  # else other writers pass over the commit
         how = {**how, "max_commit_retries": 0, "custom_metadata": seen_by_others}
         self._commit(added, removed, how)
-        if None in self._files.find([file.path for file in added]):
+        if self._lack(added):
             raise StoreError(
                 f"{self._folder} names files that are not there: they were removed while they were "
                 "being committed. Does somebody clean the table with a retention shorter than the "
                 "default? Restore the version before."
             )
+
+    def _lack(self, files: Sequence[DataFile]) -> bool:
+        return None in self._files.find([file.path for file in files])
 
     def _rewritten(
         self, files: Sequence[DataFile], decision: str
@@ -554,6 +560,7 @@ class DeltaSnapshot:
         upsert = LakeUpsert.of(files)
         assert upsert is not None  # noqa: S101 - who calls has looked
         cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
+        decision = f"{decision} by {cut.columns}"
         doing = self._seen.doing.get(decision)
         try:
             if doing is None:

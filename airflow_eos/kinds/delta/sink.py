@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -18,9 +18,8 @@ from airflow_eos.core.delivery.port import bound_store
 from airflow_eos.core.delivery.task import own_columns
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
-from airflow_eos.kinds.delta.creation import create
 from airflow_eos.kinds.delta.definition import EVOLVES
 from airflow_eos.kinds.delta.participant import (
     KIND,
@@ -124,7 +123,7 @@ class DeltaSink:
         require_outside(store.location, self.folder.location, hidden=True)
         require_library()
         if self.create is not None:
-            create(self.folder.location, self.storage_options, self.create)
+            _create(self.folder.location, self.storage_options, self.create)
         return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
 
     def distribution(self) -> list[str]:
@@ -220,6 +219,43 @@ class DeltaSink:
             self.storage_options,
             lambda path, rows: cut.in_rows(rows, values[path]),
         )
+
+
+def _create(location: str, options: Mapping[str, str] | None, new: NewTable) -> None:
+    """Make the table if it is not there; one that is there stays as it is.
+
+    Raises:
+        ConfigurationError: it cannot be made so.
+        StoreError: it was not made.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import DeltaError
+    from pyspark.sql.types import StructType
+
+    columns = cast("StructType", StructType.fromDDL(new.columns))
+    unknown = [name for name in new.partition_by if name not in columns.fieldNames()]
+    if unknown:
+        raise ConfigurationError(
+            f"partition_by {', '.join(unknown)}: expected columns of {new.columns}. A Delta table "
+            "is partitioned by columns alone: add one to the rows, such as to_date(at) AS day."
+        )
+    try:
+        DeltaTable.create(
+            location,
+            Schema.from_json(columns.json()),
+            mode="ignore",
+            partition_by=list(new.partition_by),
+            configuration=dict(new.properties),
+            storage_options=dict(options or {}) or None,
+        )
+    except (DeltaError, OSError, ValueError) as error:
+        if DeltaTable.is_deltatable(location, dict(options or {}) or None):
+            return  # another process was first
+        raise StoreError(
+            f"The Delta table was not made of columns {new.columns}, partitions "
+            f"{', '.join(new.partition_by) or 'none'} and properties {new.properties}: {error}. "
+            "Make it by hand, or change them; then start again."
+        ) from error
 
 
 class DeltaOptions(SinkOptions, frozen=True):

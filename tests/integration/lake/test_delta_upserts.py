@@ -197,6 +197,25 @@ def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
     assert found(stage) == {1: "c", 2: "b", 101: "theirs", 102: "theirs"}
 
 
+def test_what_a_cleaner_took_between_two_tries_is_written_again(stage: Stage, monkeypatch):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (1, "c"), batch=1)
+    rewrite, seen = merge.rewritten, []
+
+    def rewritten(*given: Any) -> Any:
+        result = rewrite(*given)
+        seen.append(result)
+        if len(seen) == 1:
+            appended(stage.table, 7)
+            table = DeltaTable(stage.table)
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return result
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert found(stage) == {1: "c", 2: "b", 7: "theirs"}
+
+
 def test_two_processes_at_once_commit_a_decision_once(stage: Stage, monkeypatch):
     delivered(stage, (1, "a"), batch=0)
     work = decided(stage, (1, "b"), (2, "c"), batch=1)
@@ -429,17 +448,24 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("cut", [(), ("name",), ("second",)], ids=["whole", "by key", "by second"])
-@pytest.mark.parametrize("name", KEYS)
-def test_a_key_of_each_type_replaces_its_row_and_no_other(tmp_path: Path, name: str, cut):
+CUTS = [
+    (name, cut)
+    for name in KEYS
+    for cut in ([], ["name"], ["second"])
+    if (name, cut) != ("bytes", ["name"])  # no table is partitioned by bytes
+]
+
+
+@pytest.mark.parametrize(("name", "cut"), CUTS)
+def test_a_key_of_each_type_replaces_its_row_and_no_other(
+    tmp_path: Path, name: str, cut: list[str]
+):
     kind, values = KEYS[name]
-    if cut == ("name",) and name == "bytes":
-        pytest.skip("no table is partitioned by bytes")
-    if cut == ("name",):
+    if cut == ["name"]:
         values = [each for each in values if each != ""]  # see below
     schema = pa.schema([("name", kind), ("second", pa.int32()), ("v", pa.string())])
     stage = Stage(Upserting(LakeUpsert(["name", "second"] if cut else ["name"])), tmp_path)
-    DeltaTable.create(str(stage.table), schema=schema, partition_by=list(cut))
+    DeltaTable.create(str(stage.table), schema=schema, partition_by=cut)
     stage.claimed()
     for batch in range(len(values) + 1):
         chosen = values if not batch else values[batch - 1 : batch]
