@@ -220,7 +220,8 @@ def distributed(sink: Sink, rows: DataFrame) -> DataFrame:
     """
     if not distributes(sink):
         return rows
-    by = getattr(sink, "sink", sink).distribution()  # type: ignore[attr-defined]
+    inner: Any = getattr(sink, "sink", sink)
+    by = inner.distribution()
     tasks = rows.sparkSession.sparkContext.defaultParallelism
     return rows.repartition(tasks, *by) if by else rows
 
