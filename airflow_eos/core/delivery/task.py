@@ -220,8 +220,8 @@ def distributed(sink: Sink, rows: DataFrame) -> DataFrame:
     """
     if not distributes(sink):
         return rows
-    asking: Any = getattr(sink, "sink", sink)
-    by = asking.distribution()
+    inner: Any = getattr(sink, "sink", sink)
+    by = inner.distribution()
     tasks = rows.sparkSession.sparkContext.defaultParallelism
     return rows.repartition(tasks, *by) if by else rows
 

@@ -22,6 +22,7 @@ def part(text: str) -> tuple[str, Transform[Any, Any]]:
     Raises:
         ConfigurationError: there is no such transform.
     """
+    from pyiceberg.exceptions import ValidationError
     from pyiceberg.transforms import IdentityTransform, UnknownTransform, parse_transform
 
     found = _PART.fullmatch(text.strip())
@@ -30,7 +31,7 @@ def part(text: str) -> tuple[str, Transform[Any, Any]]:
     how = found["how"] if found["how"].startswith("bucket") else found["how"].removesuffix("s")
     try:
         made = parse_transform(how if found["width"] is None else f"{how}[{found['width']}]")
-    except ValueError:
+    except (ValueError, ValidationError):
         made = UnknownTransform(text)
     if isinstance(made, UnknownTransform):
         raise ConfigurationError(
@@ -47,7 +48,11 @@ def create(catalog: Catalog, identifier: str, new: NewTable) -> None:
         ConfigurationError: its columns or partitions cannot be made.
         StoreError: the catalog did not make it.
     """
-    from pyiceberg.exceptions import TableAlreadyExistsError, ValidationError
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        TableAlreadyExistsError,
+        ValidationError,
+    )
     from pyspark.sql.types import StructType
 
     parts = [part(text) for text in new.partition_by]
@@ -66,8 +71,8 @@ def create(catalog: Catalog, identifier: str, new: NewTable) -> None:
         ):
             for column, how in parts:
                 spec.add_field(column, how)
-    except TableAlreadyExistsError:
-        return  # another process was first
+    except (CommitFailedException, TableAlreadyExistsError):
+        return  # another process was first, or the next look does not find it
     except (ValueError, ValidationError) as error:
         raise ConfigurationError(
             f"The Iceberg table {identifier} cannot be made of columns {new.columns} and "

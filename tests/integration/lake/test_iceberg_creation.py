@@ -38,29 +38,27 @@ ROW = pa.schema(
 GIVEN = pa.RecordBatch.from_pylist([{"id": 1, "at": None, "region": "eu"}], schema=ROW)
 
 
-class Nested(Iceberg):
-    """A namespace of three levels, in which there is no table yet."""
-
-    new: NewTable | None = NEW
+class Absent(Iceberg):
+    """There is no table yet."""
 
     def identifier(self, folder: Path) -> str:
         del folder
-        return "lake.shop.eu.orders"
+        return "shop.orders"
 
     def sink(self, folder: Path) -> IcebergSink:
-        name = self.identifier(folder)
-        return IcebergSink(name, self.properties(folder), application_id="etl", create=self.new)
+        how = self.properties(folder)
+        return IcebergSink(self.identifier(folder), how, application_id="etl", create=NEW)
 
 
 @pytest.fixture
 def stage(tmp_path: Path, spark: SparkSession) -> Stage:
     del spark  # which reads the columns
-    return Stage(Nested(), tmp_path)
+    return Stage(Absent(), tmp_path)
 
 
 def table_of(stage: Stage) -> Any:
     kind = stage.kind
-    assert isinstance(kind, Nested)
+    assert isinstance(kind, Absent)
     with closing(kind.catalog(stage.table)) as catalog:
         return catalog.load_table(kind.identifier(stage.table))
 
@@ -87,8 +85,8 @@ def test_a_table_that_is_there_stays_as_it_is(stage: Stage):
     stage.claimed()
     first = table_of(stage)
     other = IcebergSink(
-        "lake.shop.eu.orders",
-        Nested().properties(stage.table),
+        "shop.orders",
+        Absent().properties(stage.table),
         application_id="etl",
         create=NewTable("other STRING"),
     )
@@ -111,18 +109,30 @@ def test_partitions_that_iceberg_does_not_have_are_refused(text: str):
 
 def test_a_column_that_is_not_there_is_said_before_anything_is_made(stage: Stage):
     sink = IcebergSink(
-        "lake.shop.eu.orders",
-        Nested().properties(stage.table),
+        "shop.orders",
+        Absent().properties(stage.table),
         application_id="etl",
         create=NewTable("id BIGINT", ("day(at)",)),
     )
     with pytest.raises(ConfigurationError, match="cannot be made of columns id BIGINT"):
         sink.bound(stage.store)
-    without = IcebergSink(
-        "lake.shop.eu.orders", Nested().properties(stage.table), application_id="e"
-    )
+    without = IcebergSink("shop.orders", Absent().properties(stage.table), application_id="e")
     with pytest.raises(StoreError, match="no Iceberg table"):
         without.bound(stage.store)
+
+
+def test_a_namespace_may_be_within_others(tmp_path: Path):
+    kind, name = Iceberg(), "lake.shop.eu.orders"
+    stage = Stage(kind, tmp_path)
+    with closing(kind.catalog(stage.table)) as catalog:
+        catalog.create_namespace("lake.shop.eu")
+        catalog.create_table(name, ROW, kind.uri(stage.table))
+    sink = IcebergSink(name, kind.properties(stage.table), application_id="etl").bound(stage.store)
+    writer = sink.opened(0, 0, transactional=False)
+    writer.write(GIVEN)
+    writer.prepare("0" * 32)
+    with closing(kind.catalog(stage.table)) as catalog:
+        assert catalog.load_table(name).scan().to_arrow()["id"].to_pylist() == [1]
 
 
 SECRETS = {
