@@ -36,7 +36,7 @@ ALLOWED = (
     rf"airflow_eos/local/(({'|'.join(sorted(LOCAL))})\.py|log4j2\.xml)",
     r"airflow_eos/local/locks/(avro|hadoop-aws|kafka|spark)-[\d.]+\.lock",
     r"airflow_eos/ops/page/static/\w+\.(js|css|svg|html)",
-    r"airflow_eos/cli/templates/(\w+/)?\w+\.(md|json)",
+    r"airflow_eos/cli/templates/(\w+/)?[\w-]+\.(md|json|toml)",
     r"airflow_eos/examples/(dags|spark_apps)/\w+\.py",
     r"airflow_provider_eos-[\d.]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)",
 )
