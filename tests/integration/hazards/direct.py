@@ -37,7 +37,9 @@ from tests.support.topics import read_topic
 
 Row = tuple[str, str]
 SPARK: Any = SimpleNamespace(
-    sparkContext=SimpleNamespace(applicationId="local-direct"),
+    sparkContext=SimpleNamespace(
+        applicationId="local-direct", setLocalProperty=lambda _name, _value: None
+    ),
     conf=SimpleNamespace(get=lambda _name, default=None: default),
 )
 PULSE: Any = SimpleNamespace(
