@@ -6,6 +6,7 @@ import gzip
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -122,7 +123,7 @@ def test_files_of_later_batches_are_left_out_and_those_of_others_are_in(tmp_path
 def test_files_of_json_are_read_as_such_and_no_file_at_all_is_said(tmp_path: Path) -> None:
     place = {"folder": str(tmp_path), "publish": "listing", "stamp": stamp_of(PIPELINE, 7)}
     found = cut(7, sink=("files", place, 0))
-    for read in (cuts.dataset, lambda *asked: cuts.spark_frame(*asked, spark=MagicMock())):
+    for read in (cuts.dataset, partial(cuts.spark_frame, spark=MagicMock())):
         with pytest.raises(CheckpointError, match="'sink' has no file in cut 7"):
             read(found, "sink")
     name = f"{stamp_of(PIPELINE, 7)}-0-0-{'0' * 32}.json.gz"
