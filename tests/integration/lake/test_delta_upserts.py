@@ -186,7 +186,7 @@ def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_
     empty = schema.empty_table()
 
     def partitioned(by: str) -> None:
-        new = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": [by]}
+        new: Any = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": [by]}
         write_deltalake(stage.table, empty, **new)
 
     partitioned("p")
