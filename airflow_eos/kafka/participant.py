@@ -227,7 +227,8 @@ class KafkaParticipant:
         """See :class:`Seekable`: by topic its id, and where each partition ends.
 
         Right behind our last row there. A topic that we have not written to before is looked at:
-        its other partitions may have earlier rows of ours, all of them committed by now.
+        its other partitions may have earlier rows of ours, all of them committed by now, and
+        perhaps behind the open transaction of another writer: so to the end of the log.
         """
         found = dict(end.former or {})
         written = [at for each in self._transactions(end.works) for at in each.written]
@@ -235,7 +236,7 @@ class KafkaParticipant:
         new = [name for name, its in ids.items() if name not in found or found[name]["id"] != its]
         if new:
             places = partitions_of(self._wire, new, refresh=True)
-            looked = positions(self._wire, places, LATEST)
+            looked = positions(self._wire, places, LATEST, committed_only=False)
             end.require_in_flight()
             for name in new:
                 ends = {str(at): last for (topic, at), last in looked.items() if topic == name}

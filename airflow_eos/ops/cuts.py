@@ -18,7 +18,7 @@ from airflow_eos.core.protocol.cut import Cut, Position, later_than
 from airflow_eos.errors import CheckpointError, ConfigurationError, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -131,22 +131,35 @@ def rows(cut: Cut, output: str, kafka: Mapping[str, Any]) -> Iterator[pa.RecordB
     librdkafka-style configuration.
 
     Raises:
-        InputError: rows of the cut are gone (a topic that was made again), or garbled.
+        CheckpointError: a topic was made again since.
+        InputError: rows of the cut are gone, or garbled.
         KafkaError: the cluster refuses, or does not answer.
     """
     from airflow_eos.arrow.records.decode import tables
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.offsets import EARLIEST, positions
+    from airflow_eos.kafka.client.offsets import EARLIEST, positions, topic_ids
     from airflow_eos.kafka.client.reading import OffsetSpan, read_span
     from airflow_eos.kafka.client.settings import KafkaSettings
 
-    topics = offsets(cut, output).items()
-    ends = {(topic, each): end for topic, by in topics for each, end in by.items() if end}
+    topics, found = offsets(cut, output), _place(cut, output, "kafka")
+    ends = {(topic, each): end for topic, by in topics.items() for each, end in by.items() if end}
     with closing(ConnectionPool(KafkaSettings.from_librdkafka(kafka))) as wire:
+        for topic, its in topic_ids(wire, topics).items():
+            _require_same(cut, f"The topic {topic!r}", its, found[topic]["id"])
         for place, first in positions(wire, list(ends), EARLIEST).items():
             span = OffsetSpan(*place, first, ends[place])
             for batches in read_span(wire, span):
                 yield from tables(batches, span)
+
+
+def _require_same(cut: Cut, what: str, found: str, expected: str) -> None:
+    """Refuse what was made again since the cut: its places mean other rows (CheckpointError)."""
+    if expected and found != expected:
+        raise CheckpointError(
+            f"{what} was made again since cut {cut.batch_id}: its id is {found}, expected "
+            f"{expected}. Rows of the cut are not there, and others were not read in their place.",
+            Remedy(change="read a cut of a batch that was delivered since"),
+        )
 
 
 def files(cut: Cut, output: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:
@@ -165,6 +178,17 @@ def condition(cut: Cut, output: str) -> str:
     return f"({column} IS NULL OR {column} < {later.start} OR {column} >= {later.stop})"
 
 
+def _form(cut: Cut, output: str, paths: Sequence[str]) -> str:
+    """Return the format of an output's files; CheckpointError: there are none."""
+    if not paths:
+        raise CheckpointError(
+            f"Output {output!r} has no file in cut {cut.batch_id}: none was written yet, or all "
+            "were taken away.",
+            _WAIT,
+        )
+    return "json" if ".json" in paths[0][-10:] else "parquet"
+
+
 def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> Any:
     """Return files on a disk, or a table, as an Arrow dataset, which Polars and DuckDB read.
 
@@ -176,13 +200,15 @@ def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> An
     found, kind = _place(cut, output, "files", "delta", "iceberg"), cut.positions[output].kind
     if kind == "files":
         paths, base = files(cut, output), found["folder"]
-        return ds.dataset(paths, partitioning="hive", partition_base_dir=base)
+        form = _form(cut, output, paths)
+        return ds.dataset(paths, format=form, partitioning="hive", partition_base_dir=base)
     if kind == "iceberg":
         scan = catalog.load_table(found["table"]).scan(snapshot_id=found["snapshot"])
         return ds.dataset(scan.to_arrow())
     from deltalake import DeltaTable
 
     table = DeltaTable(found["table"], version=found["version"], storage_options=options)
+    _require_same(cut, f"The table {found['table']}", str(table.metadata().id), found["id"])
     return table.to_pyarrow_dataset()
 
 
@@ -202,8 +228,11 @@ def spark_frame(cut: Cut, output: str, spark: Any, **options: str) -> Any:
             return reader.options(assign=assigned, endingOffsets=json.dumps(ends)).load()
         case "files":
             paths = files(cut, output)
-            form = "json" if ".json" in paths[0][-10:] else "parquet"
-            return reader.format(form).option("basePath", found["folder"]).load(paths)
+            return (
+                reader.format(_form(cut, output, paths))
+                .option("basePath", found["folder"])
+                .load(paths)
+            )
         case "delta":
             return reader.option("versionAsOf", found["version"]).load(found["table"])
         case "iceberg":

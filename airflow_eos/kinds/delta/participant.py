@@ -560,7 +560,8 @@ class DeltaSnapshot:
         upsert = LakeUpsert.of(files)
         assert upsert is not None  # noqa: S101 - who calls has looked
         cut, compression = partitions_of(self._table), files[0].table[UPSERT]["compression"]
-        decision = f"{decision} by {cut.columns}"
+        # What was written stands only for a table of the same columns and partitions.
+        decision = f"{decision} by {cut.columns} of {self._table.schema().to_json()}"
         doing = self._seen.doing.get(decision)
         try:
             if doing is None:

@@ -549,7 +549,7 @@ class IcebergSnapshot:
     @property
     def place(self) -> dict[str, Any]:
         """See :attr:`TableSnapshot.place`."""
-        snapshot = self._table.current_snapshot()
+        snapshot = self._head
         return {} if snapshot is None else {"snapshot": snapshot.snapshot_id}
 
     def _commit(

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+
+import pytest
+
 from airflow_eos import cuts
+from airflow_eos.errors import CheckpointError
+from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import execute_recovery
+from tests.integration.kafka.conftest import RawKafka
 from tests.integration.recovery.conftest import BATCH, DeadPipeline
 from tests.support.topics import produce
 
@@ -35,6 +43,36 @@ def test_rows_of_a_foreign_writer_change_no_cut_that_was_taken(dead: DeadPipelin
     dead.end(open_now, commit=True)
     assert read(dead, cut) == ["theirs, before", "ours"]
     assert cuts.latest(dead.store.location) == cut
+
+
+def test_our_rows_behind_an_open_transaction_of_another_are_in_the_first_cut(
+    dead: DeadPipeline, kafka_broker: EmbeddedKafka, raw_kafka: Callable[[str], RawKafka]
+) -> None:
+    """A batch before the first cut wrote them, into a partition that this batch did not write."""
+    raw = raw_kafka(kafka_broker.bootstrap_servers)
+    dead.topic = kafka_broker.create_topic(f"out-{uuid.uuid4().hex[:8]}", 2)
+    work = dead.write(0, ["ours"])
+    (at,) = work.written
+    other = 1 - at.partition
+    foreign = raw.prepare(f"else-{dead.prefix}", dead.topic, partition=other)
+    rows = [(b"k", b"ours, before")]
+    raw.end(raw.prepare(f"former-{dead.prefix}", dead.topic, partition=other, rows=rows))
+    dead.decided(work)
+    cut = recovered(dead)
+    raw.end(foreign, commit=False)
+    assert sorted(read(dead, cut)) == ["ours", "ours, before"]
+
+
+def test_a_topic_made_again_gives_no_other_rows_for_those_of_a_cut(
+    dead: DeadPipeline, kafka_broker: EmbeddedKafka, raw_kafka: Callable[[str], RawKafka]
+) -> None:
+    dead.decided(dead.write(0, ["ours"]))
+    cut = recovered(dead)
+    raw_kafka(kafka_broker.bootstrap_servers).delete_topic(dead.topic)
+    kafka_broker.create_topic(dead.topic)
+    produce(kafka_broker.bootstrap_servers, dead.topic, [("", "another's")] * 9)
+    with pytest.raises(CheckpointError, match="was made again since cut 5"):
+        read(dead, cut)
 
 
 def test_a_recovery_that_leaves_rows_to_the_app_writes_no_cut(dead: DeadPipeline) -> None:

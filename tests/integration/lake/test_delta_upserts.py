@@ -178,6 +178,35 @@ def test_what_another_engine_commits_in_between_is_seen(stage: Stage, monkeypatc
     assert left == {2: "b", 3: "a", 4: "d"} | ({7: "theirs"} if 7 in left else {})
 
 
+def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_partitions(
+    stage: Stage, monkeypatch
+):
+    """What was written for the old ones has no column of theirs, and would be named by others."""
+    schema = pa.schema([*SCHEMA, ("p", pa.string())])
+    empty = schema.empty_table()
+
+    def partitioned(by: str) -> None:
+        new: Any = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": [by]}
+        write_deltalake(stage.table, empty, **new)
+
+    partitioned("p")
+    rows = pa.schema([*schema, ("gone", pa.bool_())])
+    work = stage.decide(prepared(stage, (1, "value", "part"), schema=rows))
+    rewrite, seen = merge.rewritten, []
+
+    def rewritten(*given: Any) -> Any:
+        seen.append(rewrite(*given))
+        if len(seen) == 1:
+            partitioned("v")
+        return seen[-1]
+
+    monkeypatch.setattr(of_delta, "rewritten", rewritten)
+    assert settled(stage, work) is COMMITTED
+    assert len(seen) == 2
+    left = DeltaTable(stage.table).to_pyarrow_table().to_pylist()
+    assert left == [{"id": 1, "v": "value", "p": "part"}]
+
+
 def test_a_lost_race_writes_nothing_again(stage: Stage, monkeypatch):
     delivered(stage, (1, "a"), (2, "b"), batch=0)
     work = decided(stage, (1, "c"), batch=1)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from airflow_eos.core.protocol.cut import BatchEnd
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.iceberg.participant import connect
@@ -58,6 +59,17 @@ def test_rows_are_on_the_branch_alone_until_it_is_published(stage: Stage):
     deliver(stage, 4, number=1)
     assert on(stage, "main") == {1: 1, 3: 1}
     assert on(stage, "audit") == {1: 1, 2: 1, 4: 1}, "main's rows of its beginning, and ours"
+
+
+def test_the_place_of_a_cut_is_on_the_branch(stage: Stage):
+    of_main(stage, 1)
+    work = stage.prepare(2)
+    stage.decide(work)
+    participant = stage.participant()
+    participant.commit([work])
+    end = BatchEnd(0, "a" * 32, [work], None, lambda: None)
+    seen = loaded(stage).scan(snapshot_id=participant.position(end)["snapshot"]).to_arrow()
+    assert sorted(seen["value"].to_pylist()) == [1, 2]
 
 
 def test_a_branch_that_was_published_and_dropped_begins_with_main_again(stage: Stage):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_eos import cuts
 from airflow_eos.core.checkpoint import CheckpointStore
@@ -112,3 +118,26 @@ def test_files_of_later_batches_are_left_out_and_those_of_others_are_in(tmp_path
     place = {"folder": str(tmp_path), "publish": "listing", "stamp": stamp_of(PIPELINE, 7)}
     found = cuts.files(cut(7, sink=("files", place, 0)), "sink")
     assert found == sorted(f"{tmp_path}/{name}" for name in (ours[0], *others))
+
+
+def test_files_of_json_are_read_as_such_and_no_file_at_all_is_said(tmp_path: Path) -> None:
+    place = {"folder": str(tmp_path), "publish": "listing", "stamp": stamp_of(PIPELINE, 7)}
+    found = cut(7, sink=("files", place, 0))
+    for read in (cuts.dataset, partial(cuts.spark_frame, spark=MagicMock())):
+        with pytest.raises(CheckpointError, match="'sink' has no file in cut 7"):
+            read(found, "sink")
+    name = f"{stamp_of(PIPELINE, 7)}-0-0-{'0' * 32}.json.gz"
+    (tmp_path / name).write_bytes(gzip.compress(b'{"a": 1}\n'))
+    assert cuts.dataset(found, "sink").to_table().to_pydict() == {"a": [1]}
+
+
+def test_a_delta_table_made_again_gives_no_other_rows_for_those_of_a_cut(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    write_deltalake(table, pa.table({"a": [1]}))
+    place = {"table": table, "id": str(DeltaTable(table).metadata().id), "version": 0}
+    found = cut(7, sink=("delta", place, 0))
+    assert cuts.dataset(found, "sink").to_table().to_pydict() == {"a": [1]}
+    shutil.rmtree(table)
+    write_deltalake(table, pa.table({"a": [999]}))
+    with pytest.raises(CheckpointError, match="was made again since cut 7"):
+        cuts.dataset(found, "sink")

@@ -206,7 +206,7 @@ def test_a_topic_that_was_made_again_is_looked_at_and_not_added_to(
     """The look counts only if the batch is still the newest after it."""
     asked: list[str] = []
 
-    def positions(*_: Any) -> dict[Any, int]:
+    def positions(*_: Any, **__: Any) -> dict[Any, int]:
         asked.append("the log")
         return {("out", 0): 2, ("out", 1): 1}
 
