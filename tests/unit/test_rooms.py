@@ -87,6 +87,31 @@ def test_a_module_with_one_importer_in_its_own_folder_has_a_reason():
     assert alone == set(ALONE)
 
 
+PUBLIC = re.compile(
+    r"airflow(\.(sdk|providers|triggers|configuration|exceptions|plugins_manager|cli\.cli_config)"
+    r"(\..*)?)?"
+)
+"""What Airflow documents for providers and plugins; of its command line, what providers extend."""
+
+
+def test_one_module_alone_uses_what_airflow_may_change_at_any_time():
+    """``notes/versions.md`` has the reason for each name."""
+    private = {}
+    for module, path in _modules().items():
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        named = {each.module or "" for each in nodes if isinstance(each, ast.ImportFrom)}
+        named |= {a.name for each in nodes if isinstance(each, ast.Import) for a in each.names}
+        of_airflow = {each for each in named if each.partition(".")[0] == "airflow"}
+        private[module] = {each for each in of_airflow if not PUBLIC.fullmatch(each)}
+    assert {module for module, found in private.items() if found} == {
+        "airflow_eos.plugins.internals"
+    }
+    reasons = (ROOT / "notes" / "versions.md").read_text(encoding="utf-8")
+    assert [
+        each for each in private["airflow_eos.plugins.internals"] if f"`{each}`" not in reasons
+    ] == []
+
+
 def test_a_class_name_has_one_meaning():
     """Private ones too: who searches for a name, or reads it in an error, finds one class."""
     defined: dict[str, list[str]] = defaultdict(list)
