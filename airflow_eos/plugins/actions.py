@@ -6,13 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagRunAlreadyExists
-from airflow.models.dagrun import DagRun
-from airflow.models.log import Log
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow.utils.session import create_session
-from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
@@ -21,6 +16,13 @@ from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.recovery_notes import driver_of, next_start, resumption_of
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.ops.page.views import ButtonView
+from airflow_eos.plugins.internals import (
+    DagRun,
+    DagRunTriggeredByType,
+    Log,
+    create_session,
+    trigger_dag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,15 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 import structlog
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import get_user
 from airflow.configuration import conf
-from airflow.models.connection import Connection
-from airflow.models.dag import DagModel
-from airflow.models.serialized_dag import SerializedDagModel
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import PlainTextResponse, RedirectResponse
@@ -42,6 +35,16 @@ from airflow_eos.ops.page.app import answer, create_app, find, late
 from airflow_eos.ops.page.board import Board
 from airflow_eos.ops.page.views import PipelineEntry, Reach
 from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
+from airflow_eos.plugins.internals import (
+    Connection,
+    DagAccessEntity,
+    DagDetails,
+    DagModel,
+    SerializedDagModel,
+    create_session,
+    get_auth_manager,
+    get_user,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

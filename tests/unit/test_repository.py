@@ -273,7 +273,8 @@ case "$1 $2" in
         printf '#!/bin/sh\\necho "3 passed in 0.1s"\\nexit %s\\n' "$FAILS" >"$5/bin/python"
         chmod +x "$5/bin/python" ;;
     "pip compile")
-        for each; do case "$each" in *newest.in) cat "$each" >>"$HOME/newest" ;; esac; done
+        for each; do [ "$each" = - ] && read -r asked && echo "$asked==9.8.7" && exit; done
+        for each; do case "$each" in *.in) cat "$each" >>"$HOME/$(basename "$each")" ;; esac; done
         while [ $# -gt 1 ]; do
             [ "$1" = --output-file ] && printf \
                 'apache-airflow==3.1.0 ; x  # (pyproject.toml)\\napache-airflow-core==9\\n%s\\n' \\
@@ -333,6 +334,7 @@ def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
     assert status == 0, said
     assert rows(table) == [
         ["lowest", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+        ["newest-spark", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
         ["newest-3.11", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
         ["newest-3.12", "3.12.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
         ["newest-3.13", "3.13.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
@@ -340,11 +342,13 @@ def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
     assert "`make matrix` wrote this on 2" in table
 
 
-def test_the_newest_rows_have_no_older_airflow_than_the_lock(matrix, tmp_path):
+def test_what_is_newest_the_registry_says_and_no_pin_of_ours(matrix, tmp_path):
     matrix("3.11", "3.12", "3.13")
-    lock = tomllib.loads((SCRIPT.parents[1] / "uv.lock").read_text())
-    [airflow] = [each["version"] for each in lock["package"] if each["name"] == "apache-airflow"]
-    assert (tmp_path / "newest").read_text().split() == [f"apache-airflow>={airflow}"] * 3
+    assert (tmp_path / "newest.in").read_text().split() == [
+        *("apache-airflow==9.8.7", "pandas>=2.2,<3"),
+        *("pyspark-client==9.8.7", "pyspark==9.8.7"),
+    ] * 3
+    assert (tmp_path / "spark.in").read_text().split() == ["pyspark==9.8.7", "pandas>=2.2,<3"]
 
 
 def test_a_python_that_is_missing_is_not_run_and_no_success(matrix):
@@ -365,11 +369,11 @@ def test_one_that_may_lack_is_not_run_and_said_so_all_the_same(matrix):
 def test_what_fails_is_said_after_all_have_been_tried(matrix):
     status, said, table = matrix("3.11", "3.12", "3.13", fails=1)
     assert status == 1
-    assert "failed on lowest newest-3.11 newest-3.12 newest-3.13" in said
+    assert "failed on lowest newest-spark newest-3.11 newest-3.12 newest-3.13" in said
     assert all(row[-1].startswith("failed: ") for row in rows(table))
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_and_stops_no_other(matrix):
     status, _, table = matrix("3.11", "3.12", "3.13", install=1)
     assert status == 1
-    assert [row[-1] for row in rows(table)] == ["failed: its environment could not be made"] * 4
+    assert [row[-1] for row in rows(table)] == ["failed: its environment could not be made"] * 5

@@ -88,6 +88,35 @@ def test_a_module_with_one_importer_in_its_own_folder_has_a_reason():
     assert alone == set(ALONE)
 
 
+PUBLIC = re.compile(
+    r"airflow(\.(sdk|providers|triggers|configuration|exceptions|plugins_manager|cli\.cli_config)"
+    r"(\..*)?)?"
+)
+"""What Airflow documents for providers and plugins; of its command line, what providers extend."""
+
+
+def _private() -> dict[str, set[str]]:
+    """Modules, and what they use of Airflow that is not public."""
+    private = {}
+    for module, path in _modules().items():
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        named = {each.module or "" for each in nodes if isinstance(each, ast.ImportFrom)}
+        named |= {a.name for each in nodes if isinstance(each, ast.Import) for a in each.names}
+        of_airflow = {each for each in named if each.partition(".")[0] == "airflow"}
+        private[module] = {each for each in of_airflow if not PUBLIC.fullmatch(each)}
+    return {module: found for module, found in private.items() if found}
+
+
+def test_one_module_alone_uses_what_airflow_may_change_at_any_time():
+    assert set(_private()) == {"airflow_eos.plugins.internals"}
+
+
+def test_what_is_used_though_airflow_may_change_it_has_a_reason():
+    reasons = (ROOT / "notes" / "versions.md").read_text(encoding="utf-8")
+    (used,) = _private().values()
+    assert [each for each in sorted(used) if f"`{each}`" not in reasons] == []
+
+
 def test_a_class_name_has_one_meaning():
     """Private ones too: who searches for a name, or reads it in an error, finds one class."""
     defined: dict[str, list[str]] = defaultdict(list)
