@@ -110,9 +110,7 @@ class MixedDriver(Driver):
         self.marks = sink.marks
         heartbeat: Any = SimpleNamespace(observer=None, start=self._begins, mark=lambda *_: None)
         spark: Any = SimpleNamespace(
-            sparkContext=SimpleNamespace(
-                applicationId=self.name, setLocalProperty=lambda *_: None
-            ),
+            sparkContext=SimpleNamespace(applicationId=self.name, setLocalProperty=lambda *_: None),
             conf=SimpleNamespace(get=lambda _: str(world.retained)),
         )
         evaluation: Any = SimpleNamespace(at=lambda _: self._running.planned_at_ms)

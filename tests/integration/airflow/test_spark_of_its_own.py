@@ -57,7 +57,7 @@ def test_killed_after_its_decision_it_is_recovered_restarted_and_exact_on_its_ow
     )
     task.application = str(ROOT / "spark_apps" / app)
     task.conf = {
-        **task.conf,
+        **(task.conf or {}),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{events}",
         "spark.eventLog.compress": "false",
