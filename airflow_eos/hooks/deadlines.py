@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,7 +50,9 @@ class TaskDeadline:
         if left is None:
             yield
             return
+        if not left:  # a timer of no time may come after the block has ended
+            raise AirflowTaskTimeout("The task's execution_timeout has ended, deferrals counted.")
         from airflow.sdk.execution_time.timeout import timeout
 
-        with timeout(max(left.total_seconds(), 0.001)):  # type: ignore[no-untyped-call]
+        with timeout(left.total_seconds()):  # type: ignore[no-untyped-call]
             yield

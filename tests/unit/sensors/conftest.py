@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,10 @@ class Checkpoint:
     def _write(self, path: str, text: str, age: float) -> None:
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        os.utime(file, (time.time() - age,) * 2)
+        whole = file.with_name(f".{file.name}.{threading.get_ident()}")  # who sleeps may be others
+        whole.write_text(text)
+        os.utime(whole, (time.time() - age,) * 2)
+        whole.replace(file)
 
 
 @pytest.fixture
