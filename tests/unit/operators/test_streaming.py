@@ -33,7 +33,7 @@ from airflow_eos.core.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.backend import drain_path
+from airflow_eos.core.checkpoint.backend import HEARTBEAT, drain_path
 from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 from airflow_eos.core.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
 from airflow_eos.core.protocol.decision import WorkIdentity
@@ -534,9 +534,20 @@ def test_after_a_crash_another_driver_is_still_noticed(operator, spark, beating)
 
 
 def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(
-    operator, spark, beating, store, once_taken_over
+    operator, spark, beating, store, once_taken_over, monkeypatch
 ):
+    looked, real = threading.Event(), CheckpointStore.get
+
+    def get(self, path):
+        found = real(self, path)
+        if path == HEARTBEAT:
+            looked.set()
+        return found
+
     def superseded(_):
+        looked.clear()  # a driver is newer if it comes after a look
+        monkeypatch.setattr(CheckpointStore, "get", get)
+        assert looked.wait(300)
         ended = beating(started_by=life_of())
         once_taken_over(partial(finish, ended))
         raise CRASH
