@@ -569,7 +569,9 @@ def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(target, base)
     base.execute(f"ALTER TABLE totals {', '.join(f'ADD {name} text' for name in names)}")
     target.tried(pa.table({"id": ["a"], **{name: ["short"] for name in names}}), ABOUT)
     with pytest.raises(DeliveryError, match=r"row is too big.*Nothing of its batch was written"):
-        target.tried(pa.table({"id": ["b"], **{name: ["x" * 30] for name in names}}), ABOUT)
+        target.tried(
+            pa.table({"id": ["b", "c"], **{name: ["short", "x" * 30] for name in names}}), ABOUT
+        )
     assert list(base.execute("SELECT id FROM totals")) == []
 
 
