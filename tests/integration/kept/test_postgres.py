@@ -630,6 +630,7 @@ def test_a_deadlock_with_somebody_else_is_tried_again(target, server, base):
         assert trial.result(timeout=30) is None
 
 
+@pytest.mark.usefixtures("base")
 def test_a_hint_of_the_server_is_told_and_no_detail_which_holds_rows(server):
     raised = "DO $$ BEGIN RAISE 'no' USING HINT = 'Ask Ann.', DETAIL = 'hunter2'; END $$"
     session = PostgresTable(server.dsn, "totals", timeout_s=30)
