@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
-from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.checkpoint.snapshot import admitted
-from airflow_eos.core.checkpoint.store import race_create, told
+from airflow_eos.core.checkpoint.store import race_create, read_clock, told
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.recovery.execute import plan_recovery
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
@@ -565,18 +563,11 @@ def _progress(store: CheckpointStore) -> Line:
 
 def _clock(store: CheckpointStore) -> Line:
     """Compare the store's clock with ours, by the modification time of an object just written."""
-    path = f"{EOS}/.probe-{uuid.uuid4().hex}"
-    before_ms = time.time_ns() // 1_000_000
-    store.put(path, b"what time is it")
-    after_ms = time.time_ns() // 1_000_000
-    try:
-        written = store.head(path)
-    finally:
-        store.delete([path])
-    if written is None:
+    before_ms, told_ms, after_ms = read_clock(store)
+    if told_ms is None:
         return Line("store's clock", "fail", "a new object is not there", "it reads its own writes")
-    off_ms = min(max(before_ms - 1000, written.modified_at_ms), after_ms)  # S3 says whole seconds
-    return clocks("store's clock", written.modified_at_ms - off_ms)
+    off_ms = min(max(before_ms - 1000, told_ms), after_ms)  # S3 says whole seconds
+    return clocks("store's clock", told_ms - off_ms)
 
 
 def _participants(request: DoctorRequest) -> Line:

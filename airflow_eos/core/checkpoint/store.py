@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import obstore.exceptions as failures
 
@@ -132,6 +132,28 @@ def check_create_if_absent(store: CheckpointStore, *, rounds: int) -> None:
     found = race_create(store, rounds=rounds)
     if not found.is_exclusive:
         raise _refused(store, f"failed a race of {found.racers} creates at once: {told(found)}")
+
+
+class ClockReading(NamedTuple):
+    """The store's time, and this machine's before and after it was told; ms since the epoch."""
+
+    before_ms: int
+    told_ms: int | None
+    """None where what was just written is not there."""
+    after_ms: int
+
+
+def read_clock(store: CheckpointStore) -> ClockReading:
+    """Ask the store for its time, by a probe that is removed."""
+    path = f"{EOS}/.probe-{uuid.uuid4().hex}"
+    before_ms = time.time_ns() // 1_000_000
+    store.put(path, b"what time is it")
+    after_ms = time.time_ns() // 1_000_000
+    try:
+        written = store.head(path)
+    finally:
+        store.delete([path])
+    return ClockReading(before_ms, None if written is None else written.modified_at_ms, after_ms)
 
 
 def told(found: RaceResult) -> str:

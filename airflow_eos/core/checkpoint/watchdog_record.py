@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import structlog
 
-from airflow_eos.core.checkpoint.backend import EOS, HEARTBEAT, WATCHDOG
+from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
+from airflow_eos.core.checkpoint.store import read_clock
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
 
@@ -73,19 +73,11 @@ def missed_looks(store: CheckpointStore) -> str | None:
 
 
 def is_watched(store: CheckpointStore) -> bool:
-    """Whether a watchdog looks at the checkpoint within its own intervals, by the store's clock.
-
-    That clock is asked by a probe, which is removed.
-    """
+    """Whether a watchdog looks at the checkpoint within its own intervals, by the store's clock."""
     look = read_look(store)
     at = None if look is None or look.interval_ms is None else store.head(WATCHDOG)
     if at is None:
         return False
-    probe = f"{EOS}/.probe-{uuid.uuid4().hex}"
-    store.put(probe, b"what time is it")
-    try:
-        now = store.head(probe)
-    finally:
-        store.delete([probe])
-    silent_ms = now.modified_at_ms - at.modified_at_ms if now is not None else None
+    now_ms = read_clock(store).told_ms
+    silent_ms = None if now_ms is None else now_ms - at.modified_at_ms
     return silent_ms is not None and watchdog_warning(look, silent_ms) is None
