@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.key_columns import require_key_columns
 from airflow_eos.kinds.lake.participant import UPSERT, DataFile, Partition
 
 if TYPE_CHECKING:
@@ -68,16 +69,7 @@ class LakeUpsert:
         Args:
             columns: of the rows: names, and Spark's types.
         """
-        lacking = [name for name in (*self.key, self.deleted) if name and name not in columns]
-        if lacking:
-            raise ConfigurationError(
-                f"The rows have no column {', '.join(lacking)}: they have {', '.join(columns)}."
-            )
-        if self.deleted is not None and columns[self.deleted] != "boolean":
-            raise ConfigurationError(
-                f"Column {self.deleted} tells of deletes and is {columns[self.deleted]}: expected "
-                "boolean."
-            )
+        require_key_columns(columns, self.key, self.deleted)
         for name in self.key:
             if columns[name].partition("<")[0] in _NO_KEY:
                 raise ConfigurationError(

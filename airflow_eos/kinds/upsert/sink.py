@@ -20,6 +20,7 @@ from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.core.protocol.participant import Owner
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.key_columns import require_key_columns
 from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, read_back
 from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
@@ -109,16 +110,7 @@ class UpsertSink:
             ConfigurationError: with the columns that the target cannot take.
         """
         columns = {each.name: each.dataType.simpleString() for each in schema.fields}
-        lacking = [name for name in (*self.key, self.deleted) if name and name not in columns]
-        if lacking:
-            raise ConfigurationError(
-                f"The rows have no column {', '.join(lacking)}: they have {', '.join(columns)}."
-            )
-        if self.deleted is not None and columns[self.deleted] != "boolean":
-            raise ConfigurationError(
-                f"Column {self.deleted} tells of deletes and is {columns[self.deleted]}: expected "
-                "boolean."
-            )
+        require_key_columns(columns, self.key, self.deleted)
         self.target.refuse(columns, tuple(self.key), self.deleted)
         return own_columns(schema, row)
 
