@@ -36,6 +36,7 @@ from airflow_eos.core.checkpoint.rulings import accept, skipped_input
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
 from tests.support.beats import beating, heartbeat, standby
+from tests.support.clocks import clock_of
 from tests.unit.core.recovery.facts_of import commit, prepared
 
 
@@ -276,7 +277,7 @@ def test_a_drain_that_a_driver_deletes_with_a_hand_over_is_asked_for_again(
             assert standing_request(store) is not None
             beat(store, "stopped", term=1)
 
-    monkeypatch.setattr("airflow_eos.cli.recovery.time.sleep", sleep)
+    clock_of(monkeypatch, "airflow_eos.cli.recovery", sleep=sleep)
     assert CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "60"]).exit_code == 0
     assert looks == 2
 
@@ -331,7 +332,7 @@ def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
     def taken_back(*_: object) -> None:
         withdraw_hand_over(store, term=1, submission=None)
 
-    monkeypatch.setattr("airflow_eos.cli.recovery.time.sleep", taken_back)
+    clock_of(monkeypatch, "airflow_eos.cli.recovery", sleep=taken_back)
     result = CliRunner().invoke(app, ["handover", str(tmp_path)])
     assert result.exit_code == 1
     assert "the driver goes on" in result.stdout

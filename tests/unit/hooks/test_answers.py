@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_eos.hooks.answers import aanswered, answered
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
+from tests.support.clocks import clock_of
 from tests.support.watchdog import server_says
 
 AWAY = server_says(None, "[Errno 111] Connection refused")
@@ -47,7 +47,7 @@ def slept(monkeypatch) -> list[float]:
     async def asleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    clock_of(monkeypatch, "airflow_eos.hooks.answers", sleep=pauses.append)
     monkeypatch.setattr(asyncio, "sleep", asleep)
     return pauses
 
@@ -97,7 +97,9 @@ def test_a_refusal_is_an_answer(slept, error):
 
 def test_a_server_that_is_away_for_good_ends_the_task_at_last(monkeypatch, slept):
     now = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    clock_of(
+        monkeypatch, "airflow_eos.hooks.answers", sleep=slept.append, monotonic=lambda: next(now)
+    )
     with pytest.raises(AirflowRuntimeError):
         answered(Question(*[AWAY] * 99))
     assert 3 < len(slept) < 9

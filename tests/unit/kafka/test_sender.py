@@ -39,6 +39,7 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.codecs import NAMES, codec
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kafka.writer import translated
+from tests.support.clocks import clock_of
 from tests.unit.kafka.record_rows import STAMP, decoded, record_rows
 from tests.unit.kafka.test_tables import built
 
@@ -104,7 +105,7 @@ class Request:
 def clock(monkeypatch):
     """A clock that moves by a second when somebody sleeps or waits in vain."""
     now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr("airflow_eos.arrow.producer.sender.time.monotonic", lambda: now.s)
+    clock_of(monkeypatch, "airflow_eos.arrow.producer.sender", monotonic=lambda: now.s)
     return now
 
 

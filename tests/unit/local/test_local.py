@@ -28,6 +28,7 @@ from airflow_eos.local.broker import (
     server_properties,
 )
 from airflow_eos.local.jars import LOCKS, Bundle, Jar, locked_versions, nearest_patch, read_bundle
+from tests.support.clocks import clock_of
 from tests.support.servers import jars as servers
 from tests.support.servers.jars import hadoop_jars
 
@@ -368,7 +369,7 @@ def test_a_broker_that_comes_up_is_stopped_and_not_called_none(monkeypatch, tmp_
             fcntl.flock(lock, fcntl.LOCK_UN)
 
         up = tmp_path / "broker.json"
-        monkeypatch.setattr("time.sleep", lambda _: up.write_text(UP))
+        clock_of(monkeypatch, "airflow_eos.local.daemon", sleep=lambda _: up.write_text(UP))
         monkeypatch.setattr("os.kill", ends)
         assert daemon.stop()
         assert not daemon.stop()

@@ -41,6 +41,7 @@ from airflow_eos.sensors import (
     TransactionTimeoutSensor,
 )
 from airflow_eos.triggers.polling import BlockedTopicTrigger
+from tests.support.clocks import clock_of
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def lives(checkpoint) -> dict[str, bool]:
 
 @pytest.fixture
 def sensor(checkpoint, monkeypatch, lives):
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    clock_of(monkeypatch, "airflow_eos.sensors.progress", sleep=lambda _: None)
     clock = iter(range(1_000_000))
 
     def signs(store):
@@ -108,7 +109,7 @@ def test_rows_that_are_read_by_the_second_look_are_no_stall(sensor, checkpoint, 
     checkpoint.commit(4, 100, age=3600)
     checkpoint.beat()
     task = sensor(unread=[5])
-    monkeypatch.setattr(time, "sleep", lambda _: checkpoint.commit(5, 105))
+    clock_of(monkeypatch, "airflow_eos.sensors.progress", sleep=lambda _: checkpoint.commit(5, 105))
     assert task.poke({}).xcom_value["batch_id"] == 5
 
 

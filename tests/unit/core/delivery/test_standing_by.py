@@ -80,6 +80,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from tests.support.beats import beside, heartbeat, standby
+from tests.support.clocks import clock_of
 
 LIVES, SILENT, UNTOLD = ("it beat",), (), None
 PERSON = "cli ops"
@@ -913,7 +914,7 @@ def test_a_short_batch_is_evaluated_for_a_second_and_not_once_warm_ups_are_ended
     store = CheckpointStore.open(tmp_path)
     store.put("offsets/0", b"v1\n{}\n-")
     rows, done, now = MagicMock(), [], 0.0
-    monkeypatch.setattr("airflow_eos.core.delivery.standby.time.monotonic", lambda: now)
+    clock_of(monkeypatch, "airflow_eos.core.delivery.standby", monotonic=lambda: now)
 
     def evaluate(batch: Any) -> None:
         nonlocal now
