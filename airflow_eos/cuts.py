@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_eos.ops.cuts import CommonCut as CommonCut
     from airflow_eos.ops.cuts import Cut as Cut
     from airflow_eos.ops.cuts import Position as Position
     from airflow_eos.ops.cuts import as_of as as_of
     from airflow_eos.ops.cuts import at as at
     from airflow_eos.ops.cuts import condition as condition
+    from airflow_eos.ops.cuts import cut_of as cut_of
     from airflow_eos.ops.cuts import dataset as dataset
     from airflow_eos.ops.cuts import files as files
     from airflow_eos.ops.cuts import from_event as from_event
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from airflow_eos.ops.cuts import spark_frame as spark_frame
 
 __all__ = [
+    "CommonCut",
     "Cut",
     "Position",
     "as_of",
     "at",
     "condition",
+    "cut_of",
     "dataset",
     "files",
     "from_event",

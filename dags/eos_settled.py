@@ -3,6 +3,7 @@
 Each event is about a range of batches, with their offsets, rows and watermark; each batch is in
 exactly one event, whoever is killed (docs/events.md). ``eos_settled_report`` runs on each event;
 ``eos_rows_are_there`` acts once, on the event by which rows up to an offset are there;
+``eos_settled_cut`` reads several outputs up to the batch of its event (docs/cuts.md);
 ``eos_settled_bell`` runs at once and possibly twice, by a watcher. Change the settings for a
 pipeline of your own.
 """
@@ -52,13 +53,13 @@ with DAG(
     )
 
 
-def settled_now() -> list[Any]:
-    """Return the events that started this run; to be called in a task."""
+def settled_now() -> list[tuple[Any, dict[str, Any]]]:
+    """Return the events that started this run, with their ``extra``; to be called in a task."""
     from airflow_eos.events import SettledEvent
 
     told = get_current_context()["triggering_asset_events"].get(SETTLED, ())
-    events = (SettledEvent.from_extra(each.extra) for each in told)
-    return sorted(filter(None, events), key=lambda event: event.from_batch)
+    events = ((SettledEvent.from_extra(each.extra), each.extra) for each in told)
+    return sorted((each for each in events if each[0]), key=lambda each: each[0].from_batch)
 
 
 @dag(schedule=[SETTLED], tags=["airflow-eos"])
@@ -68,9 +69,9 @@ def eos_settled_report() -> None:
     @task
     def report() -> list[str]:
         """Print the events; a run may have several, of adjacent ranges."""
-        for event in settled_now():
+        for event, _ in settled_now():
             print(event.key, event.rows, event.start, "to", event.end)  # noqa: T201 - the log
-        return [event.key for event in settled_now()]
+        return [event.key for event, _ in settled_now()]
 
     report()
 
@@ -91,13 +92,29 @@ def eos_rows_are_there() -> None:
         from airflow_eos.events import crosses
 
         wanted = get_current_context()["params"]["upto"]
-        return any(crosses(event, wanted) for event in settled_now())
+        return any(crosses(event, wanted) for event, _ in settled_now())
 
     @task
     def act() -> None:
         """Replace with your own work."""
 
     are_there() >> act()
+
+
+@dag(schedule=[SETTLED], tags=["airflow-eos"])
+def eos_settled_cut() -> None:
+    """Read several outputs up to the same batch, though the pipeline goes on meanwhile."""
+
+    @task
+    def read() -> dict[str, Any]:
+        """Return where to stop in each output: ``cuts.rows``, ``cuts.files`` take the cut."""
+        from airflow_eos import cuts
+
+        _, extra = settled_now()[-1]
+        cut = cuts.from_event(extra)
+        return {name: each.at for name, each in cut.positions.items()}
+
+    read()
 
 
 @dag(schedule=[BELL], tags=["airflow-eos"])
@@ -113,4 +130,5 @@ def eos_settled_bell() -> None:
 
 eos_settled_report()
 eos_rows_are_there()
+eos_settled_cut()
 eos_settled_bell()

@@ -6,7 +6,11 @@ Each function turns one output's place in a cut into what a reader of its kind n
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,10 +20,10 @@ from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.participants import module_of
 from airflow_eos.core.protocol.cut import Cut, Position, later_than
 from airflow_eos.errors import CheckpointError, ConfigurationError, Remedy
+from airflow_eos.ops.settled import hours_reached, newest_settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
 
     import pyarrow as pa
 
@@ -46,9 +50,13 @@ def as_of(
         ConfigurationError: the time has no zone.
         CheckpointError: no cut is so old, or it was removed with the decisions of its batch.
     """
+    return _newest(checkpoint, storage_options, _seconds(time) * 1000, f" of {time} or before")
+
+
+def _seconds(time: datetime) -> float:
     if time.tzinfo is None:
         raise ConfigurationError(f"as_of {time}: expected a time with its zone.")
-    return _newest(checkpoint, storage_options, time.timestamp() * 1000, f" of {time} or before")
+    return time.timestamp()
 
 
 def at(checkpoint: str, batch: int, *, storage_options: Mapping[str, str] | None = None) -> Cut:
@@ -57,6 +65,71 @@ def at(checkpoint: str, batch: int, *, storage_options: Mapping[str, str] | None
     if (found := log.of_batch(batch)) is None:
         raise _none(checkpoint, log.listed(), f" after batch {batch}")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class CommonCut:
+    """Cuts of several pipelines, each with all rows of the same hours of event time.
+
+    Attributes:
+        until: the end of the last of these hours. A cut may have later rows, too: filter by time.
+        cuts: by checkpoint, as it was asked for.
+    """
+
+    until: datetime
+    cuts: Mapping[str, Cut]
+
+
+def cut_of(
+    checkpoints: Sequence[str],
+    *,
+    as_of: datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> CommonCut:
+    """Return cuts of several pipelines with watermarks that have the same hours, late rows aside.
+
+    They are those of the newest hour that is complete in each, and ends at ``as_of`` (a time of
+    events, with its zone) or before; of each pipeline the first cut that has the hour, so that
+    everybody who asks for it gets the same rows for as long as the cut is kept.
+
+    Raises:
+        ConfigurationError: no checkpoint is named, or the time has no zone.
+        CheckpointError: a pipeline has no cut, or no hour of it is known to be complete.
+    """
+    if not checkpoints:
+        raise ConfigurationError("cut_of: expected the checkpoints of some pipelines, found none.")
+    hours = [] if as_of is None else [int(_seconds(as_of) // 3600)]
+    pipelines = {}
+    for each in checkpoints:
+        store = CheckpointStore.open(each, storage_options=storage_options)
+        newest = newest_settled(store)  # a batch gets its cut before Spark notes its watermark
+        listed = sorted(CutLog(store).listed())
+        if newest is None or not (batches := [batch for batch in listed if batch <= newest]):
+            raise _none(each, dict.fromkeys(listed, 0), " of a settled batch")
+        hours.append(_complete(store, batches[-1]))
+        pipelines[each] = store, batches
+    until = min(hours)
+    cuts = {each: _first_with(until, *pipelines[each]) for each in pipelines}
+    return CommonCut(datetime.fromtimestamp(until * 3600, UTC), cuts)
+
+
+def _complete(store: CheckpointStore, batch: int) -> int:
+    if hours := hours_reached(store, batch):
+        return hours
+    raise CheckpointError(
+        f"{store.location} knows of no complete hour at batch {batch}: its query has no watermark, "
+        "or has not moved it yet.",
+        Remedy(change="give the query a watermark, or wait for its first hour"),
+    )
+
+
+def _first_with(hours: int, store: CheckpointStore, batches: Sequence[int]) -> Cut:
+    """Return the first whole cut of ``batches`` that has so many hours since 1970."""
+    first = bisect_left(batches, hours, key=partial(hours_reached, store))
+    for cut in map(CutLog(store).whole, batches[first:]):
+        if cut is not None:
+            return cut
+    raise _none(store.location, dict.fromkeys(batches, 0), f" from batch {batches[first]} on")
 
 
 def from_event(extra: Mapping[str, Any]) -> Cut:

@@ -38,6 +38,7 @@ __all__ = [
     "crosses",
     "events_since",
     "hours_completed",
+    "hours_reached",
     "newest_of",
     "newest_settled",
     "pipeline_of",
@@ -363,6 +364,16 @@ def read_settled(
     sources = batches[0].end if batches else ()
     began = {name: named(start) for name in sources if (start := log.began(name)) is not None}
     return Settled(query_id, newest, began, tuple(batches))
+
+
+def hours_reached(store: CheckpointStore, batch: int) -> int:
+    """Return how many hours since 1970 are complete once ``batch`` is settled; 0: nobody knows.
+
+    It never falls from a batch to the next. Costs a few small reads.
+    """
+    keeps_state = bool(store.folders(STATE_STORES))
+    found = _batch(store, SparkLog(store), batch, keeps_state=keeps_state)
+    return 0 if found is None else (found.watermark_ms or 0) // HOUR_MS
 
 
 def _batch(

@@ -54,6 +54,7 @@ TASKS: dict[str, dict[str, set[str]]] = {
     "eos_settled": {"emit": set()},
     "eos_settled_report": {"report": set()},
     "eos_rows_are_there": {"are_there": {"act"}, "act": set()},
+    "eos_settled_cut": {"read": set()},
     "eos_settled_bell": {"look": set()},
 }
 TASKS |= {f"eos_{app}": {"run": set()} for app in APPS}

@@ -21,6 +21,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_eos.core.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.cuts import Cut, Position
 from airflow_eos.events import SettledEvent
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from tests.support.by_asset import ByAsset
@@ -330,6 +331,14 @@ def event(first: int, last: int) -> SettledEvent:
     )
 
 
+def cut_of(event: SettledEvent) -> Any:
+    archive = Position("files", 0, {"stamp": event.to_batch})
+    cut = Cut(
+        batch_id=event.to_batch, pipeline="p", incomplete=None, positions={"archive": archive}
+    )
+    return cut.as_json()
+
+
 @pytest.fixture(scope="module")
 def settled_dags() -> ModuleType:
     spec = importlib.util.spec_from_file_location("eos_settled", FILE)
@@ -344,7 +353,7 @@ def run(settled_dags, monkeypatch) -> Callable[..., Any]:
     """A task of a DAG, in a run that these events have started."""
 
     def go(dag_id: str, task_id: str, *events: SettledEvent, **params: Any) -> Any:
-        told = [SimpleNamespace(extra=each.as_extra()) for each in events]
+        told = [SimpleNamespace(extra=each.as_extra() | {"cut": cut_of(each)}) for each in events]
         foreign = SimpleNamespace(extra={"made": "by hand"})
         context = {
             "triggering_asset_events": ByAsset(settled_dags.SETTLED, [*reversed(told), foreign]),
@@ -372,6 +381,11 @@ def test_of_all_runs_one_acts_when_rows_up_to_an_offset_are_there(run):
 def test_several_events_of_one_run_are_looked_at_one_by_one(run):
     events = [event(0, 3), event(4, 6), event(7, 9)]
     assert run("eos_rows_are_there", "are_there", *events, upto={"orders": {"0": 55}})
+
+
+def test_a_run_reads_up_to_the_cut_of_its_own_newest_event(run):
+    """Not up to the checkpoint's newest: the pipeline goes on while the run waits for its turn."""
+    assert run("eos_settled_cut", "read", event(0, 4), event(5, 5)) == {"archive": {"stamp": 5}}
 
 
 def test_the_emitter_is_alone_waits_and_goes_on_for_ever(settled_dags):

@@ -21,6 +21,7 @@ from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.protocol.cut import stamp_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, ConfigurationError
+from tests.support.settled_logs import SettledLogs
 
 PIPELINE = "a" * 32
 
@@ -141,3 +142,85 @@ def test_a_delta_table_made_again_gives_no_other_rows_for_those_of_a_cut(tmp_pat
     write_deltalake(table, pa.table({"a": [999]}))
     with pytest.raises(CheckpointError, match="was made again since cut 7"):
         cuts.dataset(found, "sink")
+
+
+# --- Cuts of several pipelines --------------------------------------------------------------------
+
+MINUTES_15 = 900_000
+
+
+def pipeline(folder: Path, batches: int, step_ms: int, cuts_from: int = 0) -> str:
+    """Whose batch N moved the watermark to N steps, and has a cut."""
+    logs = SettledLogs(folder, watermark_step_ms=step_ms)
+    logs.settle(batches)
+    for batch in range(cuts_from, batches):
+        CutLog(CheckpointStore.open(folder)).record(
+            msgspec.structs.replace(
+                cut(batch), pipeline=CutLog(CheckpointStore.open(folder)).pipeline
+            )
+        )
+    return str(folder)
+
+
+def hour(number: int) -> datetime:
+    return datetime.fromtimestamp(number * 3600, UTC)
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> str:
+    """Complete: hour 4 at batch 16, hour 5 at batch 20."""
+    return pipeline(tmp_path / "quick", 23, MINUTES_15)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    """Complete: hour 3 at batch 9, hour 4 at batch 12."""
+    return pipeline(tmp_path / "slow", 14, 20 * 60_000)
+
+
+def test_several_pipelines_are_cut_at_the_newest_hour_that_all_have(quick: str, slow: str) -> None:
+    """Each at its first cut with that hour: whoever asks later gets the same rows."""
+    both = cuts.cut_of([quick, slow])
+    assert both.until == hour(4)
+    assert {each: its.batch_id for each, its in both.cuts.items()} == {quick: 16, slow: 12}
+    older = cuts.cut_of([quick, slow], as_of=hour(3) + timedelta(minutes=59))
+    assert older.until == hour(3)
+    assert [its.batch_id for its in older.cuts.values()] == [12, 9]
+    assert cuts.cut_of([quick]).cuts[quick].batch_id == 20
+
+
+def test_a_cut_whose_batch_spark_has_not_committed_yet_is_not_asked_for_hours(slow: str) -> None:
+    newest = Path(slow, "commits", "13")
+    newest.unlink()
+    assert cuts.cut_of([slow]).cuts[slow].batch_id == 12
+    for number in range(13):
+        Path(slow, "eos", "cuts", f"{number}.json").unlink()
+    with pytest.raises(CheckpointError, match="of a settled batch"):
+        cuts.cut_of([slow])
+
+
+def test_a_damaged_or_missing_cut_of_several_gives_way_to_the_next(quick: str, slow: str) -> None:
+    Path(quick, "eos", "cuts", "16.json").write_bytes(b"\0" * 9)
+    Path(slow, "eos", "cuts", "12.json").unlink()
+    found = cuts.cut_of([quick, slow]).cuts
+    assert (found[quick].batch_id, found[slow].batch_id) == (17, 13)
+
+
+def test_cuts_of_purged_batches_are_passed_over(quick: str) -> None:
+    """Their watermarks are gone with Spark's logs, and nobody guesses them."""
+    for number in range(19):
+        for name in ("offsets", "commits"):
+            Path(quick, name, str(number)).unlink()
+    assert cuts.cut_of([quick], as_of=hour(4)).cuts[quick].batch_id == 19
+
+
+def test_a_pipeline_without_watermark_or_cut_is_named(quick: str, tmp_path: Path) -> None:
+    timeless = pipeline(tmp_path / "timeless", 3, 0)
+    with pytest.raises(CheckpointError, match="timeless knows of no complete hour at batch 2"):
+        cuts.cut_of([quick, timeless])
+    with pytest.raises(CheckpointError, match="bare has no whole cut"):
+        cuts.cut_of([quick, pipeline(tmp_path / "bare", 3, MINUTES_15, cuts_from=3)])
+    with pytest.raises(ConfigurationError, match="checkpoints"):
+        cuts.cut_of([])
+    with pytest.raises(ConfigurationError, match="zone"):
+        cuts.cut_of([quick], as_of=datetime(2026, 11, 28))  # noqa: DTZ001
