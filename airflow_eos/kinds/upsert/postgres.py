@@ -13,7 +13,6 @@ it out (``WHERE NOT gone``, or a view).
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -63,7 +62,6 @@ from airflow_eos.kinds.upsert.target import (
 if TYPE_CHECKING:
     from airflow_eos.core.protocol.participant import Note
 
-_LENGTH = re.compile(r"\(\d+(,-?\d+)?\)")
 _ROWS = 10_000  # rows of a statement, as many as Spark gives a task at once
 _BYTES = 32 * 1024 * 1024  # of a statement; the server refuses a gigabyte
 
@@ -222,8 +220,7 @@ def outranking(table: str, key: Sequence[str], types: Mapping[str, str]) -> str:
 
 def _rows(names: Sequence[str], types: Mapping[str, str]) -> str:
     """Return the rows of arrays, one of each column, as statements name them."""
-    # Without lengths: a cast to varchar(9) cuts in silence, which its column refuses.
-    arrays = ", ".join(f"%s::{_LENGTH.sub('', types[name])}[]" for name in names)
+    arrays = ", ".join(f"%s::{types[name]}[]" for name in names)
     return f"unnest({arrays}) AS eos_rows ({_list(names).replace('%', '%%')})"
 
 

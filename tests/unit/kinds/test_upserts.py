@@ -79,12 +79,6 @@ def test_long_texts_together_among_many_short_ones_are_sent_in_pieces_that_the_s
     assert sent == [f'"{each}"' for each in range(1100)]
 
 
-def test_a_column_that_was_made_shorter_refuses_a_text_and_no_cast_cuts_it():
-    types = {"id": "bigint", "v": "character varying(9)", "n": "numeric(10,2)"}
-    sent = postgres.upserted("t", list(types), ["id"], types)
-    assert "%s::bigint[], %s::character varying[], %s::numeric[]" in sent
-
-
 def test_a_row_longer_than_a_piece_is_sent_by_itself(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(postgres, "_BYTES", 10)
     rows = pa.table({"id": [1, 2, 3], "v": ["x" * 50, None, "z" * 50]})
