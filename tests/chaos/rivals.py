@@ -79,7 +79,9 @@ def race(stage: Stage, number: int, incident: Incident) -> None:
     stage.feed(stage.chance.choice((0, 20, 40)))
     if incident.beside:
         recover_at_once(stage, number, incident)
-    if incident.past and (left := _alive((rival, driver) if incident.behind else both)):
+    # One that stands still commits nothing before it is woken.
+    goes_on = (rival,) if incident.behind == "STOP" else (rival, driver) if incident.behind else both
+    if incident.past and (left := _alive(goes_on)):
         stage.await_batches(left[0], latest_commit(stage.store) + incident.past)
     if incident.behind == "STOP":
         stage.journal.note("woken", name=driver.settings.name)

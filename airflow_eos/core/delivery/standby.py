@@ -478,6 +478,8 @@ _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's log that are copied at most; a source of files has more: not evaluated."""
 _OF_THE_STATE = "STATE_STORE_"
+_UNCOMPUTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
+"""What Spark says at the end of a batch whose state nobody computed, which is what was meant."""
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
@@ -533,7 +535,8 @@ def warm_up(start: Start, *, again: Callable[[], bool] = lambda: False) -> None:
                     f"This app cannot follow the one that runs on {store.location}: {cause}. That "
                     "one goes on."
                 ) from error
-            log.warning("standby_is_not_warm", batch=newest, why=str(cause))
+            if not (planned and not is_computed and cause.kind == _UNCOMPUTED):
+                log.warning("standby_is_not_warm", batch=newest, why=str(cause))
         finally:
             if not had_ended:  # else Spark would forget with ours a query of the user's
                 streams.resetTerminated()

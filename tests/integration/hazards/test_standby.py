@@ -255,5 +255,7 @@ def test_an_app_whose_state_has_another_form_says_so_and_nobody_stops(pipeline: 
             pipeline.feed(300)
             pipeline.await_rows(standby, "the counts of all rows")
             drain_newest(pipeline.store, requested_by="test", reason="the end of the test")
-            finish(standby, PATIENCE_S)
+            said = finish(standby, PATIENCE_S)
+            assert "standing_by" in said
+            assert "standby_is_not_warm" not in said, "a state is not computed ahead, as is meant"
             pipeline.assert_counts()
