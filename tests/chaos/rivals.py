@@ -80,7 +80,7 @@ def race(stage: Stage, number: int, incident: Incident) -> None:
     if incident.beside:
         recover_at_once(stage, number, incident)
     # One that stands still commits nothing before it is woken.
-    goes_on = (rival,) if incident.behind == "STOP" else (rival, driver) if incident.behind else both
+    goes_on = {"": both, "STOP": (rival,)}.get(incident.behind, (rival, driver))
     if incident.past and (left := _alive(goes_on)):
         stage.await_batches(left[0], latest_commit(stage.store) + incident.past)
     if incident.behind == "STOP":

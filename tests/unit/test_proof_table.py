@@ -10,6 +10,7 @@ import pytest
 
 from airflow_eos.core import participants
 from tests.cluster.__main__ import page as page_of_clusters
+from tests.long.__main__ import page as page_of_long
 from tests.proof.__main__ import BESIDE, SUITE
 from tests.proof.table import beside, cases, page
 from tests.support.kinds import KINDS
@@ -44,6 +45,20 @@ def test_what_failed_or_was_skipped_has_not_held(tmp_path: Path):
     assert "| recovery without the app | ✓ |  |  |" in text
     assert "| postings | the books balance | ✓ | 3 |" in text
     assert "restarts" not in text, "it is another command's"
+
+
+def test_of_what_takes_long_a_room_is_a_line_and_what_failed_is_named(tmp_path: Path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        "<testsuites><testsuite>"
+        + ran("integration.kinds.test_kinds", "kept")
+        + ran("integration.kinds.test_other", "lost", "<failure/>")
+        + "</testsuite></testsuites>"
+    )
+    text = page_of_long(report, "1234567")
+    assert "1 of 2 held. Commit 1234567" in text
+    assert "| integration/kinds | 2 | 1 | 0.1 |" in text
+    assert text.endswith("- not held: `tests.integration.kinds.test_other::test_lost`\n")
 
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):

@@ -35,14 +35,20 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in jobs for step in job.get("steps", ())]
 
 
+MAY_MORE = {
+    "release": {"publish": {"id-token": "write"}},
+    "night": {"tables": {"contents": "write"}},
+}
+
+
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
-def test_no_workflow_may_do_more_than_read_but_for_the_one_that_publishes(file):
+def test_no_workflow_may_do_more_than_read_but_for_a_job_that_publishes_or_commits_tables(file):
     workflow = read(file)
     assert workflow["permissions"] == {"contents": "read"}
     more = {
         name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job
     }
-    assert more == ({"publish": {"id-token": "write"}} if file.stem == "release" else {})
+    assert more == MAY_MORE.get(file.stem, {})
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
@@ -80,6 +86,15 @@ def test_what_a_change_does_not_wait_for_runs_each_night():
     assert "schedule" in workflow[True], "YAML takes the key `on` for a truth"
     ran = [step.get("run") for job in workflow["jobs"].values() for step in job["steps"]]
     assert {"make long", "make proof"} <= set(ran)
+
+
+def test_who_may_write_the_nights_tables_runs_nothing_of_the_project():
+    """A dependency that was taken over would write into the repository."""
+    job = read(ROOT / ".github/workflows/night.yml")["jobs"]["tables"]
+    [script] = [step["run"] for step in job["steps"] if "run" in step]
+    begins = {line.split()[0] for line in script.splitlines()}
+    assert begins == {"for", "git"}
+    assert set(job["needs"]) == {"long", "proof"}
 
 
 def test_the_versions_that_are_declared_are_tried_each_week():
