@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from airflow_eos.core.checkpoint import PipelineIdentity, claim
+from airflow_eos.core.checkpoint.backend import decision_path
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.errors import (
     CheckpointFormatError,
@@ -330,7 +331,8 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
 def test_an_abort_takes_nothing_from_a_version_that_can_be_read(appending: Stage, ahead_s: int):
     """Its rows were deleted since, or compacted: who goes back to a version must find them.
 
-    Also where the clock of the file's machine was ahead of the one that committed.
+    Also where its decision was pruned, and the clock of the file's machine was ahead of the one
+    that committed.
     """
     stage = appending
     work = stage.prepare(1)
@@ -338,6 +340,7 @@ def test_an_abort_takes_nothing_from_a_version_that_can_be_read(appending: Stage
     stage.participant().commit([work])
     stage.kind.clear(stage.table)
     assert stage.values().total() == 0
+    stage.store.delete([decision_path(0, 1)])
     later = time.time() + ahead_s
     os.utime(stage.file(work), (later, later))
     stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
