@@ -84,7 +84,7 @@ def test_an_outage_of_airflows_server_ends_no_look(slept, error):
     [
         server_says(404, "no such DAG"),
         server_says(409, "exists"),
-        AirflowRuntimeError(ErrorResponse(error=ErrorType.PERMISSION_DENIED)),
+        AirflowRuntimeError(ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)),
         ValueError("ours"),
     ],
 )
