@@ -28,7 +28,7 @@ from airflow_eos.errors import LocalEnvironmentError
 
 log = structlog.get_logger(__name__)
 
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = "4.4.0"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 _MAVEN = "http://ant.apache.org/ivy/maven"
 LOCKS = Path(__file__).parent / "locks"

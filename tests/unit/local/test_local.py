@@ -210,7 +210,7 @@ def test_a_patch_without_a_list_takes_the_nearest_of_its_minor_before_it_if_ther
 
 def test_versions_are_those_that_have_a_list():
     assert "4.2.0" in locked_versions("spark")
-    assert locked_versions("kafka") == ["4.3.0"]
+    assert locked_versions("kafka") == ["4.4.0"]
 
 
 def test_ivy_is_asked_for_each_jar_without_its_dependencies():
