@@ -57,18 +57,29 @@ class ProjectCommand(TyperCommand):
         """Parse the line, with the file's settings as defaults unless it says which pipeline."""
         line = list(args)
         chosen = ctx.find_root().params.get("config")
-        file = chosen or Path(FILE)
-        if chosen is not None or file.is_file():
-            ctx.default_map = self._defaults(read_settings(file))
+        file = Path(chosen or FILE)
+        if chosen is None and not file.is_file():
+            return super().parse_args(ctx, args)
+        ctx.default_map = defaults = self._defaults(read_settings(file))
+        # Typer before 0.29 looks into no map for an argument that takes many.
+        many = [each for each in self.params if each.nargs == -1 and each.name in defaults]
+        for each in many:
+            each.required = False
         left = super().parse_args(ctx, args)
-        said = (ctx.get_parameter_source(name) for name in _WHICH if name in ctx.params)
-        if ctx.default_map and any(
-            each is not None and each.name == "COMMANDLINE" for each in said
-        ):
+        for each in many:
+            each.required = True
+        if any(self._is_said(ctx, name) for name in _WHICH if name in ctx.params):
             ctx.default_map = None  # what another pipeline has must not be taken for this one's
             ctx.params.clear()
-            left = super().parse_args(ctx, line)
+            return super().parse_args(ctx, line)
+        ctx.params |= {str(each.name): defaults[str(each.name)] for each in many}
         return left
+
+    @staticmethod
+    def _is_said(ctx: Any, name: str) -> bool:
+        """Whether the line has the parameter; before Typer 0.29 one of many is said to be there."""
+        source = ctx.get_parameter_source(name)
+        return bool(ctx.params[name]) and source is not None and source.name == "COMMANDLINE"
 
     def _defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -206,7 +206,7 @@ class Destination:
         names = {"key", "value", "headers"}.intersection(row.schema.names)
         [its] = row.select(sorted(names)).to_pylist()
         key, value = _as_bytes(its.get("key")), _as_bytes(its["value"])
-        how, size = topic.stored or self.codec, row.nbytes
+        how, size = topic.stored or self.codec, _size(row)
         if size < _NEVER_BYTES:
             headers = [(each["key"], each["value"]) for each in its.get("headers") or ()]
             size = HEADER_BYTES + len(how.compress(first_record(key, value, headers)))
@@ -216,7 +216,7 @@ class Destination:
 
 def _larger(rows: pa.RecordBatch, most: int, first: int = 0) -> Iterator[int]:
     """Yield the rows that may have more than ``most`` bytes; many are small all together."""
-    if not rows.num_rows or rows.nbytes <= most:
+    if not rows.num_rows or _size(rows) <= most:
         return
     if rows.num_rows == 1:
         yield first
@@ -224,6 +224,13 @@ def _larger(rows: pa.RecordBatch, most: int, first: int = 0) -> Iterator[int]:
     half = rows.num_rows // 2
     yield from _larger(rows.slice(0, half), most, first)
     yield from _larger(rows.slice(half), most, first + half)
+
+
+def _size(rows: pa.RecordBatch) -> int:
+    """Return the bytes of rows; pyarrow before 22 cannot tell those of views."""
+    views = (pa.binary_view(), pa.string_view())
+    plain = (each.cast(pa.large_binary()) if each.type in views else each for each in rows.columns)
+    return sum(each.nbytes for each in plain)
 
 
 def _as_bytes(content: Any) -> bytes | None:

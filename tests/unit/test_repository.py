@@ -301,6 +301,9 @@ esac
 """
 
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
 @pytest.fixture
 def matrix(tmp_path):
     """Run it where these Pythons are there; its exit status, what it said, the table."""
@@ -318,7 +321,7 @@ def matrix(tmp_path):
         program("uv", UV)
         for version in pythons:
             program(f"python{version}", PYTHON.format(version=version))
-        for version in {"3.11", "3.12", "3.13"} - set(pythons):
+        for version in set(PYTHONS) - set(pythons):
             program(f"python{version}", "#!/bin/sh\nexit 127\n")  # hides one of this machine
         done = subprocess.run(
             [str(SCRIPT)],
@@ -345,7 +348,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
-    status, said, table = matrix("3.11", "3.12", "3.13")
+    status, said, table = matrix(*PYTHONS)
     assert status == 0, said
     assert rows(table) == [
         ["lowest", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
@@ -353,42 +356,43 @@ def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
         ["newest-3.11", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
         ["newest-3.12", "3.12.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
         ["newest-3.13", "3.13.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+        ["newest-3.14", "3.14.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
     ]
     assert "`make matrix` wrote this on 2" in table
 
 
 def test_what_is_newest_the_registry_says_and_no_pin_of_ours(matrix, tmp_path):
-    matrix("3.11", "3.12", "3.13")
+    matrix(*PYTHONS)
     assert (tmp_path / "newest.in").read_text().split() == [
         *("apache-airflow==9.8.7", "pandas>=2.2,<3"),
         *("pyspark-client==9.8.7", "pyspark==9.8.7"),
-    ] * 3
+    ] * 4
     assert (tmp_path / "spark.in").read_text().split() == ["pyspark==9.8.7", "pandas>=2.2,<3"]
 
 
 def test_a_python_that_is_missing_is_not_run_and_no_success(matrix):
-    status, said, table = matrix("3.11", "3.12")
+    status, said, table = matrix("3.11", "3.12", "3.13")
     assert status == 2
-    assert "not run: newest-3.13" in said
-    assert rows(table)[-1][0::4] == ["newest-3.13", "not run: no python3.13 on PATH"]
+    assert "not run: newest-3.14" in said
+    assert rows(table)[-1][0::4] == ["newest-3.14", "not run: no python3.14 on PATH"]
 
 
 def test_one_that_may_lack_is_not_run_and_said_so_all_the_same(matrix):
-    status, _, table = matrix("3.11", "3.12", may_lack="3.13")
+    status, _, table = matrix("3.11", "3.12", "3.13", may_lack="3.14")
     assert status == 0
     assert "not run" in rows(table)[-1][-1]
-    status, *_ = matrix("3.11", may_lack="3.13")
-    assert status == 2, "3.12 may not"
+    status, *_ = matrix("3.11", "3.12", may_lack="3.14")
+    assert status == 2, "3.13 may not"
 
 
 def test_what_fails_is_said_after_all_have_been_tried(matrix):
-    status, said, table = matrix("3.11", "3.12", "3.13", fails=1)
+    status, said, table = matrix(*PYTHONS, fails=1)
     assert status == 1
-    assert "failed on lowest newest-spark newest-3.11 newest-3.12 newest-3.13" in said
+    assert "failed on lowest newest-spark newest-3.11 newest-3.12 newest-3.13 newest-3.14" in said
     assert all(row[-1].startswith("failed: ") for row in rows(table))
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_and_stops_no_other(matrix):
-    status, _, table = matrix("3.11", "3.12", "3.13", install=1)
+    status, _, table = matrix(*PYTHONS, install=1)
     assert status == 1
-    assert [row[-1] for row in rows(table)] == ["failed: its environment could not be made"] * 5
+    assert [row[-1] for row in rows(table)] == ["failed: its environment could not be made"] * 6

@@ -15,6 +15,7 @@ SHORT = {
     "integration/of_a_user/clicks.py": "an app of a user",
     "integration/rehearsal/copying.py": "an app of a user",
     "support/by_asset.py": "two rooms need it, and share nothing else",
+    "support/clocks.py": "many rooms need it, and it needs none of them",
     "support/example.py": "a program",
     "support/kinds/theirs.py": "the tests' side of shelf.py, which is a user's and knows no test",
     "support/told.py": "Airflow's triggerer imports it, and ought to import no more",

@@ -30,7 +30,7 @@ def parsed(*line: str, config: Path | None = None) -> dict[str, Any]:
     name, *rest = line
     root = CLI.make_context("airflow-eos", [*(["--config", str(config)] if config else []), name])
     told: dict[str, Any] = CLI.commands[name].make_context(name, rest, parent=root).params
-    return told
+    return {each: list(said) if isinstance(said, tuple) else said for each, said in told.items()}
 
 
 @pytest.mark.usefixtures("folder")
