@@ -175,7 +175,7 @@ class HdfsFiles:
 
         def rename(client: Any) -> None:
             client.mkdirs(f"{self.root}/{target}".rpartition("/")[0], create_parent=True)
-            client.rename(f"{self.root}/{source}", f"{self.root}/{target}")
+            client.rename(f"{self.root}/{source}", f"{self.root}/{target}", overwrite=False)
 
         self._ask(rename)
 

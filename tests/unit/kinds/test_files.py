@@ -474,6 +474,17 @@ def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp
     assert seen_days(tmp_path) == all_of()
 
 
+def test_work_that_was_moved_in_part_is_not_given_up_as_a_whole(files, tmp_path, monkeypatch):
+    """As HDFS publishes, by a rename: what is visible is not among the prepared files any more."""
+    work, other = prepare_days(tmp_path), prepare_days(tmp_path, "1-0-b")
+    publish(tmp_path, "day=b")
+    prepared(tmp_path, "day=b").unlink()
+    monkeypatch.setattr(StagedFolder, "moves", True)
+    told = files.abandon([work.identity, other.identity])
+    assert told == {work.identity: False, other.identity: True}
+    assert seen_days(tmp_path) == ["day=b/0-0-a.json"]
+
+
 def test_killed_before_the_last_prepared_file_went_it_is_committed_and_not_open(files, tmp_path):
     work = prepare_days(tmp_path)
     for day in DAYS:

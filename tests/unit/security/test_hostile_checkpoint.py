@@ -232,6 +232,7 @@ def test_a_link_in_the_place_of_a_folder_has_nothing_deleted_behind_it(
     (work / "1-0-b").symlink_to(theirs / "1.json")
     place = StagedFolder(tmp_path / "data")
     assert place.listed("_eos/orders/work") == {}
+    assert place.below("_eos/orders/work/0-0-a") == []
     assert list(theirs.iterdir()) == [theirs / "1.json"]
 
 
