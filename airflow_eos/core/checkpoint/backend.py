@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
 
 from airflow_eos.errors import StoreError
 
@@ -59,6 +59,16 @@ class Backend(Protocol):
 class Foldered(Backend, Protocol):
     """A backend with folders: an empty one stays, and new objects may lie in a disk's cache."""
 
+    def put(
+        self,
+        path: str,
+        file: bytes,
+        *,
+        mode: Literal["create", "overwrite"],
+        durable: bool = True,
+    ) -> object:
+        """See :class:`Backend`; what is not durable need not survive a power cut, and is faster."""
+
     def exists(self) -> bool:
         """Whether the checkpoint's folder exists already."""
 
@@ -67,6 +77,30 @@ class Foldered(Backend, Protocol):
 
     def sync(self, *paths: str) -> None:
         """Make objects durable that another process may just have written."""
+
+
+class FileBackend(Backend, Protocol):
+    """What a folder of files of any size needs beside; see :class:`.data_folder.DataFolder`."""
+
+    def get_range(self, path: str, first: int, until: int) -> bytes:
+        """Return the bytes from ``first`` up to ``until``, excluded; errors as ``get``."""
+
+    def list_below(self, prefix: str) -> Any:
+        """List the file, or all files below the folder, however deep; none of what links are."""
+
+    def upload(self, path: str, file: BinaryIO) -> None:
+        """Write a file of this machine, durable on return."""
+
+    def publish(self, source: str, target: str) -> None:
+        """Give a file another name, which it may have by a former call, and replace nothing.
+
+        Raises:
+            FileNotFoundError: of ``source``; a former call may have moved it.
+            OSError: another file is in the way.
+        """
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove the folder if it is empty, where there are folders."""
 
 
 def stored_object(meta: Any) -> StoredObject:

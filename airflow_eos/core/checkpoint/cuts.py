@@ -68,9 +68,12 @@ class CutLog:
             return None
 
     def record(self, cut: Cut) -> None:
-        """Create the cut, unless one stands that can be read."""
+        """Create the cut, unless one stands that can be read.
+
+        It need not be durable: without it Spark runs the batch again, which writes it.
+        """
         path, data = cut_path(cut.batch_id), encode(cut)
-        if not self._store.create(path, data) and self.whole(cut.batch_id) is None:
+        if not self._store.create(path, data, durable=False) and self.whole(cut.batch_id) is None:
             self._store.put(path, data)
 
     def listed(self) -> dict[int, int]:

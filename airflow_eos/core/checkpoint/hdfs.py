@@ -1,4 +1,4 @@
-"""The backend of a checkpoint on HDFS: ``hdfs://`` and its options for hdfs-native, without a JVM.
+"""The backend of a folder on HDFS: ``hdfs://`` and its options for hdfs-native, without a JVM.
 
 The options are Hadoop's own settings by their own names, which have dots, and a few of the client:
 
@@ -20,9 +20,10 @@ import threading
 import uuid
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 _READS = 3
 """Tries of a read: a file that is replaced meanwhile loses its blocks; a new try gets the new."""
+_PIECE_BYTES = 8 << 20
 _NO_RIGHTS = ("AccessControlException", "SaslException", "SASLError", "GSSAPIError")
 
 
@@ -65,13 +67,21 @@ class HdfsFiles:
     def __repr__(self) -> str:
         return f"HdfsFiles(root={self.root!r})"
 
-    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
-        """Write the whole object or nothing; on return it survives a power cut.
+    def put(
+        self,
+        path: str,
+        file: bytes,
+        *,
+        mode: Literal["create", "overwrite"],
+        durable: bool = True,
+    ) -> object:
+        """Write the whole object or nothing; on return it survives a power cut, always.
 
         Raises:
             AlreadyExistsError: ``mode`` is create and the object is there.
             OSError: HDFS refused or did not answer.
         """
+        del durable
         self._ask(lambda client: self._put(client, path, file, mode == "overwrite"))
         return None
 
@@ -82,8 +92,7 @@ class HdfsFiles:
         try:
             with client.create(staged) as out:  # makes the folders too
                 out.write(file)
-                with contextlib.suppress(NotImplementedError):  # erasure coded: synced when closed
-                    out.hsync()
+                _sync(out)
             client.rename(staged, target, overwrite)
         except BaseException as error:
             with contextlib.suppress(OSError, RuntimeError):
@@ -128,6 +137,47 @@ class HdfsFiles:
             else:
                 objects.append(_meta(f"{prefix}/{name}", each))
         return {"common_prefixes": folders, "objects": objects}
+
+    def get_range(self, path: str, first: int, until: int) -> bytes:
+        """Return the bytes from ``first`` up to ``until``, excluded; errors as ``get``."""
+        at = f"{self.root}/{path}"
+        return self._ask(lambda client: bytes(client.read(at).read_range(first, until - first)))
+
+    def list_below(self, prefix: str) -> list[dict[str, Any]]:
+        """List the file, or all files below the folder, however deep."""
+        at = f"{self.root}/{prefix}"
+        try:
+            found = self._ask(lambda client: list(client.list_status(at, recursive=True)))
+        except FileNotFoundError:
+            return []
+        root = f"{self.root}/"
+        return [_meta(each.path.removeprefix(root), each) for each in found if not each.isdir]
+
+    def upload(self, path: str, file: BinaryIO) -> None:
+        """Write a file of this machine, durable on return; each piece is a request of its own."""
+        at = f"{self.root}/{path}"
+        try:
+            out = self._ask(lambda client: client.create(at))  # makes the folders too
+            while piece := file.read(_PIECE_BYTES):
+                self._ask(partial(_write, out, piece))
+            self._ask(lambda _: _sync(out))
+            self._ask(lambda _: out.close())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._ask(lambda client: client.delete(at))
+            raise
+
+    def publish(self, source: str, target: str) -> None:
+        """Rename the file; FileNotFoundError: it is gone, or renamed, FileExistsError: in the way.
+
+        The name node lets one of several do it.
+        """
+
+        def rename(client: Any) -> None:
+            client.mkdirs(f"{self.root}/{target}".rpartition("/")[0], create_parent=True)
+            client.rename(f"{self.root}/{source}", f"{self.root}/{target}", overwrite=False)
+
+        self._ask(rename)
 
     def delete(self, paths: str) -> None:
         """Delete one object; FileNotFoundError when absent."""
@@ -180,6 +230,15 @@ class HdfsFiles:
         raise TimeoutError(f"HDFS did not answer within {self._timeout_s:g} s")
 
 
+def _write(out: Any, piece: bytes, _client: Any) -> None:
+    out.write(piece)
+
+
+def _sync(out: Any) -> None:
+    with contextlib.suppress(NotImplementedError):  # erasure coded: synced when closed
+        out.hsync()
+
+
 def _as_os_error(error: BaseException) -> BaseException:
     """Translate an error of the client into an error of the operating system that says the same."""
     if isinstance(error, FileNotFoundError) and "not a file" in str(error):
@@ -229,8 +288,9 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
     """
     if find_spec("hdfs_native") is None:
         raise ConfigurationError(
-            f"{printable(location)}: a checkpoint on HDFS needs the package hdfs-native on the "
-            "driver and wherever Airflow or recovery reads it: pip install "
+            f"{printable(location)}: what is on HDFS needs the package hdfs-native on the "
+            "driver, for output files on every executor, and wherever Airflow or recovery reads "
+            "it: pip install "
             "'airflow-provider-eos[hdfs]'."
         )
     options = dict(storage_options or {})
@@ -238,12 +298,6 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
     _refuse_unknown(location, options)
     timeout_s = _seconds(options.pop(_TIMEOUT, None))
     found = located(location)
-    if found.path == "/":
-        raise StoreError(
-            f"{printable(location)} names no folder: expected hdfs://namenode:8020/path, "
-            "hdfs://nameservice/path, or hdfs:///path where fs.defaultFS says the rest."
-        )
-
     settings |= _from_the_active(found.authority, settings, options.get(_CONF_DIR))
 
     def connect() -> Any:
@@ -257,7 +311,7 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
         )
 
     try:
-        return HdfsFiles(connect, found.path, timeout_s)
+        return HdfsFiles(connect, found.path.rstrip("/"), timeout_s)
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{printable(location)} cannot be opened: {str(error).partition(chr(10))[0]}. Expected "

@@ -31,7 +31,7 @@ import structlog
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
-from airflow_eos.core.checkpoint.backend import CUTS, Content, require_readable
+from airflow_eos.core.checkpoint.backend import Content, require_readable
 from airflow_eos.core.protocol.participant import same_place
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
@@ -48,16 +48,21 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
-        """Write the whole object or nothing; on return it survives a power cut.
-
-        But for cuts, as a sync takes milliseconds: without it Spark runs the batch again, too.
+    def put(
+        self,
+        path: str,
+        file: bytes,
+        *,
+        mode: Literal["create", "overwrite"],
+        durable: bool = True,
+    ) -> object:
+        """Write the whole object or nothing; on return it survives a power cut, if ``durable``.
 
         Raises:
             AlreadyExistsError: ``mode`` is create and the object is there.
             OSError: the disk refused.
         """
-        target, synced = self.root / path, not path.startswith(f"{CUTS}/")
+        target = self.root / path
         new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not the target's name with a suffix: that name may be as long as a name can be.
@@ -66,7 +71,7 @@ class LocalFiles:
             with staged.open("xb") as out:
                 out.write(file)
                 out.flush()
-                if synced:
+                if durable:
                     os.fsync(out.fileno())
             if mode == "create":
                 # link, unlike rename, refuses to replace what is there.
@@ -77,7 +82,7 @@ class LocalFiles:
             raise AlreadyExistsError(f"{path} already exists") from error
         finally:
             staged.unlink(missing_ok=True)
-        if synced:
+        if durable:
             self.sync_folders(path)
             for folder in new:
                 sync(folder.parent)
@@ -111,6 +116,47 @@ class LocalFiles:
         """Delete one object; FileNotFoundError when absent."""
         (self.root / paths).unlink()
 
+    def get_range(self, path: str, first: int, until: int) -> bytes:
+        """Return the bytes from ``first`` up to ``until``, excluded; errors as ``get``."""
+        with _regular(self.root / path) as (opened, _):
+            return os.pread(opened, until - first, first)
+
+    def list_below(self, prefix: str) -> list[dict[str, Any]]:
+        """List the file, or all files below the folder; a symbolic link is nobody's work."""
+        at = self.root / prefix
+        if at.is_symlink():
+            return []
+        below = os.walk(at, onerror=_raise_unless_gone)
+        files = [Path(top) / name for top, _, names in below for name in names] or [at]
+        listed: list[dict[str, Any]] = []
+        for file in files:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed meanwhile
+                found = file.lstat()
+                if stat.S_ISREG(found.st_mode):
+                    listed.append(_meta(file.relative_to(self.root).as_posix(), found))
+        return listed
+
+    def settle(self, path: str) -> None:
+        """Sync a file that was written, and the names of its folders."""
+        sync(self.root / path)
+        self.sync_folders(path)
+
+    def publish(self, source: str, target: str) -> None:
+        """Link the file; FileNotFoundError: it is gone, FileExistsError: another is in the way."""
+        visible = self.root / target
+        self._make(visible.parent)
+        try:
+            visible.hardlink_to(self.root / source)
+        except FileExistsError:  # linked before, by us or another process
+            if not visible.samefile(self.root / source):
+                raise
+
+    def _make(self, folder: Path) -> None:
+        """Create a folder and its parents, but never the first: without it, a disk is missing."""
+        if folder.parent != self.root:
+            self._make(folder.parent)
+            folder.mkdir(exist_ok=True)
+
     def exists(self) -> bool:
         """Whether the folder ``root`` exists already."""
         return self.root.exists()
@@ -128,7 +174,8 @@ class LocalFiles:
         for path in paths:
             folder, _, name = path.rpartition("/")
             for file in (self.root / path, self.root / folder / f".{name}.crc"):
-                with contextlib.suppress(FileNotFoundError), file.open("rb") as written:
+                gone = contextlib.suppress(FileNotFoundError, IsADirectoryError)
+                with gone, file.open("rb") as written:
                     os.fsync(written.fileno())
         self.sync_folders(*paths)
 
@@ -152,11 +199,6 @@ def tail_of(last: bytes) -> int:
     return zlib.crc32(last)
 
 
-def tail_in(file: BinaryIO, size: int) -> int:
-    """Return the sum of the end of an open file of ``size`` bytes, whatever its position."""
-    return tail_of(os.pread(file.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
-
-
 def make_durable(file: Path) -> None:
     """Sync the file and its folder, so that content and name survive a power cut."""
     sync(file)
@@ -170,6 +212,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _meta(path: str, found: os.stat_result) -> dict[str, Any]:
@@ -194,17 +241,23 @@ def panics_as_errors() -> Iterator[None]:
         raise GenericError(f"obstore panicked: {error}") from error
 
 
-def _content(path: Path) -> bytes:
-    """Return the content of a regular file; wait for no pipe, and read no device for ever."""
+@contextmanager
+def _regular(path: Path) -> Iterator[tuple[int, int]]:
+    """Open a regular file, with its size; wait for no pipe, and read no device for ever."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         found = os.fstat(opened)
         _require_file(path, found)
-        require_readable(str(path), found.st_size)
-        with open(opened, "rb", closefd=False) as file:
-            return file.read()
+        yield opened, found.st_size
     finally:
         os.close(opened)
+
+
+def _content(path: Path) -> bytes:
+    with _regular(path) as (opened, size):
+        require_readable(str(path), size)
+        with open(opened, "rb", closefd=False) as file:
+            return file.read()
 
 
 def _require_file(path: Path, found: os.stat_result) -> None:
@@ -266,9 +319,38 @@ class Guarded:
             obstore.copy(self._backend, source, target, overwrite=False)
 
     def list_below(self, prefix: str) -> list[Any]:
-        """List all objects below a folder, however deep."""
+        """List the object, and all objects below it."""
         with panics_as_errors():
-            return [meta for part in obstore.list(self._backend, prefix) for meta in part]
+            below = [meta for part in obstore.list(self._backend, prefix) for meta in part]
+            with contextlib.suppress(FileNotFoundError):
+                below.append(self._backend.head(prefix))
+            return below
+
+    def publish(self, source: str, target: str) -> None:
+        """Copy an object on the server; FileNotFoundError: of ``source``.
+
+        Not an upload in parts that the commit completes: no public function of obstore completes
+        another process's, and a store may drop one after some days. A copy sends no bytes through
+        here; its last request carries ``If-None-Match: *``, so the second copy is refused. One that
+        was cut short leaves parts behind, as any upload does: a rule of the bucket
+        (AbortIncompleteMultipartUpload) removes them.
+
+        Raises:
+            OSError: the name was refused, and nothing is there.
+        """
+        try:
+            self.copy_if_absent(source, target)
+        except AlreadyExistsError:  # copied before, by us or another process
+            try:
+                self.head(target)
+            except FileNotFoundError:
+                raise OSError(
+                    f"{target} is taken, and nothing is there: another process may be about to "
+                    "publish it"
+                ) from None
+
+    def remove_folder(self, prefix: str) -> None:
+        """Do nothing: a folder of a bucket is a part of names."""
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -364,6 +446,7 @@ log = structlog.get_logger(__name__)
 
 LOCAL, HDFS = "file", "hdfs"
 _REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})
+_S3_COPY = "aws_copy_if_not_exists"
 _USER_IS_THE_CONTAINER = frozenset({"abfs", "abfss"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
 
@@ -550,11 +633,13 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
         raise StoreError(
             f"{printable(location)}: a checkpoint on {scheme}:// cannot be used from here. "
             "Expected a store that can create an object only if it is absent: a local path or "
-            "file://, s3:// (s3a://), gs://, az:// or abfss://; hdfs:// for a checkpoint, not for "
-            "output files. A mounted HDFS has no hard links: use its hdfs:// location."
+            "file://, s3:// (s3a://), gs://, az://, abfss:// or hdfs://. A mounted HDFS has no "
+            "hard links: use its hdfs:// location."
         )
     _refuse_after_fork(printable(location))
     options = split(scheme, storage_options or {})
+    if scheme in {"s3", "s3a"} and not any(map(_S3_COPY.endswith, options.config)):
+        options.config[_S3_COPY] = "multipart"  # S3 copies if absent in no other way
     if options.client.get("allow_invalid_certificates", "false").lower() != "false":
         log.warning(
             "tls_not_verified",

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import obstore.exceptions as failures
 
@@ -210,6 +210,15 @@ def _of_a_disk(error: Exception | None) -> Remedy | None:
     return _OF_A_DISK.get(getattr(error, "errno", None) or 0)
 
 
+def open_backend(location: str, storage_options: Mapping[str, str] | None) -> Backend:
+    """Return the backend of a path or URL; see :meth:`CheckpointStore.open`."""
+    found = located(location)
+    if found.local is not None:
+        return LocalFiles(found.local)
+    opened = open_hdfs if found.scheme == HDFS else open_remote
+    return cast("Backend", opened(location, storage_options))
+
+
 class CheckpointStore:
     """The objects of one checkpoint. Paths are relative to it: ``offsets/7``, ``eos/driver.json``.
 
@@ -236,10 +245,12 @@ class CheckpointStore:
         """
         text = os.fspath(location)
         found = located(text)
-        if found.local is not None:
-            return cls(LocalFiles(found.local), str(found))
-        opened = open_hdfs if found.scheme == HDFS else open_remote
-        return cls(opened(text, storage_options), printable(str(found)))
+        if found.scheme == HDFS and found.path == "/":
+            raise StoreError(
+                f"{printable(text)} names no folder: expected hdfs://namenode:8020/path, "
+                "hdfs://nameservice/path, or hdfs:///path where fs.defaultFS says the rest."
+            )
+        return cls(open_backend(text, storage_options), printable(str(found)))
 
     def get(self, path: str) -> bytes | None:
         """Return the object's bytes, or None when it is absent.
@@ -300,14 +311,15 @@ class CheckpointStore:
         for name in self.folders(prefix):
             yield from self.below(f"{prefix}/{name}")
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         """Create the object if it is absent; True when ``data`` is what stands there afterwards.
 
         An error, and even "already exists", may be the answer to our own write: a reply can be
         lost and obstore retries by itself. So what stands there is read back and compared, which
         is why two writers must never write equal bytes (decisions carry a nonce). Where nothing
         stands there, the same bytes are sent again: should the first request still arrive late,
-        it finds them. On local files the object survives a power cut once this returns.
+        it finds them. On local files the object survives a power cut once this returns, if it is
+        to be ``durable``: a sync takes milliseconds.
 
         Raises:
             StoreError: the store could not be asked; *it is then unknown whether* the object was
@@ -318,12 +330,13 @@ class CheckpointStore:
             require_readable(path, len(data))
         except OSError as error:  # promised, it would be stuck: each start would fail to read it
             raise StoreError(f"{self.location}: {error}. Nothing was written.", SMALLER) from error
+        kept = {"durable": False} if not durable and isinstance(self._backend, Foldered) else {}
         failure: Exception | None = None
         for pause_s in _PAUSES_S:
             RETRY_COUNTS["store"] += pause_s > 0
             time.sleep(pause_s)
             try:
-                self._backend.put(path, data, mode="create")
+                self._backend.put(path, data, mode="create", **kept)
             except _FAILURES as error:
                 failure = error
             else:

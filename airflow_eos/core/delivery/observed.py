@@ -138,8 +138,9 @@ class _Store(CheckpointStore):
     def head(self, path: str) -> Any:
         return self._timed("head", lambda: super(_Store, self).head(path))
 
-    def create(self, path: str, data: bytes) -> bool:
-        return self._timed("create", lambda: super(_Store, self).create(path, data), len(data))
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> bool:
+        create = partial(super().create, path, data, durable=durable)
+        return self._timed("create", create, len(data))
 
     def put(self, path: str, data: bytes) -> None:
         self._timed("put", lambda: super(_Store, self).put(path, data), len(data))

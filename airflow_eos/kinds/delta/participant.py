@@ -28,7 +28,7 @@ from airflow_eos.kinds.delta.merge import (
     why_not,
 )
 from airflow_eos.kinds.lake import participant as lake
-from airflow_eos.kinds.lake.files import InBucket, table_files
+from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     UPSERT,
@@ -581,7 +581,7 @@ class DeltaSnapshot:
 
         A checkpoint was written of commits that were synced, or is newer than this look.
         """
-        if isinstance(self._files, InBucket):
+        if self._files.disk is None:
             return
         newest = self._table.version()
         since = _newest_checkpoint(self._files)

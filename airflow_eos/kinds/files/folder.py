@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.place import StagedFolder
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 # As Spark's ExternalCatalogUtils.escapePathName; other readers of Hive's layout unescape it, too.
@@ -154,13 +154,13 @@ class Marked:
         mark: the mark that is expected there.
     """
 
-    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
+    def __init__(self, place: StagedFolder, name: str, mark: str) -> None:
         self._place = place
         self._at = f"{name}/{_MARK}"
         self.mark = mark
 
     @classmethod
-    def made(cls, place: DataFolder, name: str) -> Self:
+    def made(cls, place: StagedFolder, name: str) -> Self:
         """Return the mark that is there; write a new one where there is none.
 
         Raises:
@@ -214,7 +214,7 @@ class OwnedFolder(OwnedBeside):
     """
 
     def __init__(
-        self, place: DataFolder, *, name: str, mark: str, more: Mapping[str, str] | None = None
+        self, place: StagedFolder, *, name: str, mark: str, more: Mapping[str, str] | None = None
     ) -> None:
         self._place = place
         self._name = name
@@ -280,7 +280,7 @@ class OwnedFolder(OwnedBeside):
 _FORM = "form"  # a file: no participant can have this name
 
 
-def require_form(place: DataFolder, form: str) -> None:
+def require_form(place: StagedFolder, form: str) -> None:
     """Record the publish mode, as two starts at once see no data yet; refuse another mode.
 
     Raises:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision, PreparedWork
     from airflow_eos.kinds.files.folder import WorkFile
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.place import StagedFolder
 
 _KEPT = 8
 """The settled decisions of a pipeline that each entry repeats; one or two can be in flight."""
@@ -147,7 +147,7 @@ class ManifestLog:
         mark: the random id of the name in that folder.
     """
 
-    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
+    def __init__(self, place: StagedFolder, name: str, mark: str) -> None:
         self._place = place
         self._name = name
         self._mark = mark
@@ -207,7 +207,7 @@ class ManifestLog:
             lines = self._added(number + 1)
             if lines is not None:
                 paths = (unquote(msgspec.json.decode(line)["path"]) for line in lines)
-                return [path.removeprefix(f"{unquote(self._place.url)}/") for path in paths]
+                return [path.removeprefix(f"{unquote(self._place.uri)}/") for path in paths]
         raise self._gone(number)
 
     def _added(self, before: int) -> list[bytes] | None:
@@ -284,7 +284,7 @@ class ManifestLog:
 
     def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
         status: dict[str, Any] = {
-            "path": f"{self._place.url}/{quote(path, safe='/=')}",
+            "path": f"{self._place.uri}/{quote(path, safe='/=')}",
             "size": size,
             "isDir": is_folder,
             "modificationTime": at_ms,
@@ -349,7 +349,9 @@ class ManifestParticipant(OwnedFolder):
         store: the pipeline's checkpoint, whose decisions are settled.
     """
 
-    def __init__(self, place: DataFolder, *, name: str, mark: str, store: CheckpointStore) -> None:
+    def __init__(
+        self, place: StagedFolder, *, name: str, mark: str, store: CheckpointStore
+    ) -> None:
         super().__init__(place, name=name, mark=mark, more=PUBLISH)
         self._store = store
         self._log = ManifestLog(place, name, mark)
@@ -401,7 +403,7 @@ class ManifestParticipant(OwnedFolder):
         keys = [work.key for work, paths in prepared.items() if paths]
         named = self._log.names_any_of(keys) if keys else set()
         return {
-            work: self._place.remove(paths) and work.key not in named
+            work: self._place.ended(paths) and work.key not in named
             for work, paths in prepared.items()
         }
 
@@ -503,7 +505,7 @@ class ManifestParticipant(OwnedFolder):
         )
 
 
-def joined(place: DataFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
+def joined(place: StagedFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
     """Return the participant of a sink that starts, in a place that was checked before.
 
     Raises:

@@ -8,11 +8,12 @@
 ``_eos.<folder>/<name>/owner``, ``notes/``        claim and notes: ``core/checkpoint/pipeline.py``
 ================================================  =============================================
 
-A commit is a ``link`` (in a bucket a copy), which refuses to replace a file; so it changes nothing
-twice. The prepared files are removed when all of the work is visible. This package never removes
-promised files: so where a file is neither prepared nor visible, or has another size than was
-promised, somebody has removed it or cut it off, before or after readers had it, and the outcome is
-UNKNOWN. A visible file is a witness until a file of a later batch is there: leave it there so long.
+A commit is a ``link`` (in a bucket a copy, on HDFS a rename), which refuses to replace a file; so
+it changes nothing twice. The prepared files are removed when all of the work is visible. This
+package never removes promised files: so where a file is neither prepared nor visible, or has
+another size than was promised, somebody has removed it or cut it off, before or after readers had
+it, and the outcome is UNKNOWN. A visible file is a witness until a file of a later batch is there:
+leave it there so long.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ from airflow_eos.kinds.files.folder import (
     visible_of,
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestParticipant
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import StagedFolder
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import PreparedWork
     from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.files.folder import WorkFile
-    from airflow_eos.kinds.files.place import DataFolder
 
 
 class FilesParticipant(OwnedFolder):
@@ -78,15 +78,12 @@ class FilesParticipant(OwnedFolder):
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; visible files stay."""
         require_own(works, KIND, self._name)
-        return {work: self._place.remove(self._prepared(work.key)) for work in works}
+        return {work: self._place.ended(self._prepared(work.key)) for work in works}
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; False for work of which a part is visible, and stays so."""
         require_own(works, KIND, self._name)
-        visible = {
-            work: [visible_of(path, self._name, work.key) for path in self._prepared(work.key)]
-            for work in works
-        }
+        visible = {work: self._visible(work.key) for work in works}
         ended = self.abort(works)
         return {
             work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
@@ -97,6 +94,12 @@ class FilesParticipant(OwnedFolder):
         """Return outcomes by looking for the works' files."""
         self.check(works)
         return {work.identity: self._outcome(files_of(work)) for work in works}
+
+    def _visible(self, key: str) -> list[str]:
+        """Return where files of prepared work are visible, if they are."""
+        if self._place.moves:  # what is visible is not prepared any more: a look at all of them
+            return [each.path for each in self._place.below("") if each.name.startswith(f"{key}.")]
+        return [visible_of(path, self._name, key) for path in self._prepared(key)]
 
     def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
         """Return work with a missing or damaged file, of which nothing is made visible.
@@ -159,7 +162,7 @@ def names_within(
     place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the visible files, relative to the folder of a position, but those of later stamps."""
-    folder = opened(place["folder"], storage_options)
+    folder = StagedFolder(place["folder"], storage_options)
     if place["publish"] == "manifest":
         names = ManifestLog(folder, "", "").files()
     else:
@@ -181,12 +184,12 @@ def made(
         ConfigurationError: Spark would not see files that appear one by one.
         StoreError: the disk or the bucket refuses, or lets two processes publish one name.
     """
-    place = opened(folder, storage_options)
+    place = StagedFolder(folder, storage_options)
     place.check(name)
     return joined(place, name)
 
 
-def joined(place: DataFolder, name: str) -> FilesParticipant:
+def joined(place: StagedFolder, name: str) -> FilesParticipant:
     """Make the participant of a sink that starts, in a place that was checked before."""
     if place.store.list(LOG):
         raise ConfigurationError(
@@ -221,7 +224,7 @@ def connect(
     form = member.address.get("publish", "listing")
     if folder is None or mark is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
-    place = opened(folder, _options(member, how))
+    place = StagedFolder(folder, _options(member, how))
     Marked(place, member.name, mark).require()
     if form == "listing":
         return FilesParticipant(place, name=member.name, mark=mark)

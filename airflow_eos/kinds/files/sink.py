@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_eos.core.checkpoint.locations import as_local_path, require_outside, tail_in
+from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
 from airflow_eos.core.delivery.port import bound_store
@@ -42,7 +42,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import StagedFolder
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.texts import refuse_texts
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.core.delivery.port import TaskWriter
-    from airflow_eos.kinds.files.place import DataFolder
 
 # --- task -----------------------------------------------------------------------------------------
 # The files of one task: one for each partition that it has rows of, prepared as one work.
@@ -211,7 +210,7 @@ class FilesOfTask:
     def __init__(
         self,
         sink: FileSink,
-        place: DataFolder,
+        place: StagedFolder,
         task: int,
         attempt: int,
         *,
@@ -252,8 +251,8 @@ class FilesOfTask:
         sizes, tails = {}, {}
         for folder, each in self._files.items():
             with self._place.refusing("writing files"):
-                sizes[folder], tails[folder] = each.close()
-            self._place.keep(self._path(folder), each.file)
+                each.close()
+                sizes[folder], tails[folder] = self._place.keep(self._path(folder), each.file)
         work = PreparedWork(
             kind=KIND,
             participant=self._sink.name,
@@ -273,8 +272,7 @@ class FilesOfTask:
         """Remove prepared files; files that readers may see by now stay."""
         with ExitStack() as undo:
             for folder, each in self._files.items():
-                undo.callback(self._place.remove, [self._path(folder)])
-                undo.callback(each.file.close)
+                undo.callback(self._place.drop, self._path(folder), each.file)
                 undo.callback(each.drop)
 
     @property
@@ -292,7 +290,7 @@ class FilesOfTask:
                 "columns of few values, or rows put together before: "
                 f"df.repartition({', '.join(map(repr, self._sink.partition_by))})."
             )
-        file = self._place.create(self._path(folder))
+        file = self._place.begin(self._path(folder))
         with self._place.refusing("writing files"):
             return _Held(file, file_writer(self._sink.format, file, self._sink.compressed, schema))
 
@@ -317,12 +315,10 @@ class _Held:
             self._data.write(pa.concat_batches(self._rows))
         self._rows, self.held = [], 0
 
-    def close(self) -> tuple[int, int]:
-        """End the file; return its size in bytes, and the sum of its end."""
+    def close(self) -> None:
+        """Write all rows and the file's end."""
         self.flush()
         self._data.close()
-        size = os.fstat(self.file.fileno()).st_size
-        return size, tail_in(self.file, size)
 
     def drop(self) -> None:
         self._rows, self.held = [], 0
@@ -348,8 +344,9 @@ class FileSink:
     """The file sink: folder and settings.
 
     Attributes:
-        folder: an absolute path on a disk that the driver and every executor have. Undecided files
-            are kept beside it, in ``_eos.<its name>``: its readers see decided rows alone.
+        folder: an absolute path on a disk that the driver and every executor have, or a URL of a
+            bucket or of HDFS. Undecided files are kept beside it, in ``_eos.<its name>``: its
+            readers see decided rows alone.
         format: ``parquet``, or ``json``: a line for each row, as Spark's own writer makes them, but
             with instants in UTC and to the microsecond.
         partition_by: columns whose values are folders (``day=2026-11-23/…``, as Spark names
@@ -359,7 +356,8 @@ class FileSink:
         publish: ``listing``: each file becomes visible by itself, to any reader of the folder.
             ``manifest``: a whole batch at once, to readers that read by Spark's own log in the
             folder (``_spark_metadata``); others list its files, and may see a part of a batch.
-        storage_options: of a bucket, as the checkpoint's; without them the environment decides.
+        storage_options: of a bucket or HDFS, as the checkpoint's; without them the environment
+            decides.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
     """
@@ -398,9 +396,9 @@ class FileSink:
         """The compression of the files."""
         return checked_compression(self.format, self.compression)
 
-    def place(self) -> DataFolder:
+    def place(self) -> StagedFolder:
         """Return the storage of the folder, as this process reaches it."""
-        return opened(self.folder, self.storage_options)
+        return StagedFolder(self.folder, self.storage_options)
 
     @property
     def written_folder(self) -> str:
@@ -498,7 +496,7 @@ class FileSink:
                 "again where the guarantee allows it."
             )
 
-    def _joined(self, place: DataFolder) -> FilesParticipant | ManifestParticipant:
+    def _joined(self, place: StagedFolder) -> FilesParticipant | ManifestParticipant:
         if self.publish == "listing":
             return participant.joined(place, self.name)
         return manifest.joined(place, self.name, bound_store(self.store, KIND))
@@ -613,20 +611,19 @@ class ReadFiles:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        data = self.sink.place().read(path)
-        if path.endswith(".parquet"):
-            return pq.ParquetFile(pa.BufferReader(data)).read()
-        codec = {"gz": "gzip", "bz2": "bz2"}.get(path.rpartition(".")[2])
-        raw = pa.BufferReader(data)
-        text = raw.read() if codec is None else pa.CompressedInputStream(raw, codec).read()
-        return pa.table({LINE_COLUMN: texts_of(text)})
+        with self.sink.place().open(path) as data:
+            if path.endswith(".parquet"):
+                return pq.ParquetFile(data).read()
+            codec = {"gz": "gzip", "bz2": "bz2"}.get(path.rpartition(".")[2])
+            text = data.read() if codec is None else pa.CompressedInputStream(data, codec).read()
+            return pa.table({LINE_COLUMN: texts_of(text)})
 
 
 # --- configuration --------------------------------------------------------------------------------
 
 
 class FileOptions(SinkOptions, frozen=True):
-    """The options of a files sink; a bucket is reached by ``{"storage_options": {…}}``."""
+    """The options of a files sink; bucket and HDFS are reached by ``{"storage_options": {…}}``."""
 
     folder: str
     format: str | None = None

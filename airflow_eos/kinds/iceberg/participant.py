@@ -32,7 +32,7 @@ from airflow_eos.kinds.iceberg.partitions import (
     spec_of,
 )
 from airflow_eos.kinds.lake import participant as lake
-from airflow_eos.kinds.lake.files import InBucket, table_files
+from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     DataFile,
@@ -533,7 +533,7 @@ class IcebergSnapshot:
 
     def make_durable(self) -> None:
         """Sync the metadata and the newest manifests, which the library does not."""
-        if isinstance(self._files, InBucket):
+        if self._files.disk is None:
             return
         with asked(self._identifier):
             snapshot = self._head

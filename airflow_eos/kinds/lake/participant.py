@@ -426,7 +426,7 @@ class LakeParticipant(OwnedBeside):
         super().note(decision, owner)
 
     def _owned(self) -> CheckpointStore:
-        return self._files.store(f"_eos/{self._application}")
+        return self._files.store_in(f"_eos/{self._application}")
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage
+from tests.support.servers.hdfs import EmbeddedHdfs
 from tests.support.servers.s3 import EmbeddedS3
 
 
@@ -20,10 +21,19 @@ def s3() -> Iterator[EmbeddedS3]:
         yield server
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[EmbeddedHdfs]:
+    with EmbeddedHdfs() as server:
+        yield server
+
+
+@pytest.fixture(params=["disk", "bucket", pytest.param("hdfs", marks=pytest.mark.cluster)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
     if request.param == "disk":
         return str(tmp_path / "out"), {}
+    if request.param == "hdfs":
+        name_node: EmbeddedHdfs = request.getfixturevalue("hdfs")
+        return f"{name_node.url}/{tmp_path.name}/{uuid.uuid4().hex[:8]}", {}
     server: EmbeddedS3 = request.getfixturevalue("s3")
     return f"{server.url}/{tmp_path.name}/{uuid.uuid4().hex[:8]}", server.storage_options
 

@@ -81,8 +81,8 @@ class Stage:
         if self.by_batches:
             lines = [line for name in entries(place) for line in entry(place, name)]
             paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
-            return [unquote(path).removeprefix(f"{unquote(place.url)}/") for path in paths]
-        days = [name for name in place.names() if name.startswith("day=")]
+            return [unquote(path).removeprefix(f"{unquote(place.uri)}/") for path in paths]
+        days = [name for name in place.names("") if name.startswith("day=")]
         return [entry.path for day in days for entry in place.below(day)]
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity
 from airflow_eos.core.checkpoint.backend import PIPELINE
+from airflow_eos.core.checkpoint.hdfs import HdfsFiles
 from airflow_eos.core.checkpoint.locations import Guarded
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.checkpoint.rulings import resolve
@@ -43,6 +44,9 @@ ODD = ["a\u00a0b", "\u3000", "a\u200bb", "\U0001f469\u200d\U0001f469", "\x85"]
 one_by_one = pytest.mark.parametrize("stage", ["listing"], indirect=True)
 by_batches = pytest.mark.parametrize("stage", ["manifest"], indirect=True)
 on_a_disk = pytest.mark.parametrize("folder", ["disk"], indirect=True)
+on_hdfs = pytest.mark.parametrize(
+    "folder", [pytest.param("hdfs", marks=pytest.mark.cluster)], indirect=True
+)
 in_a_bucket = pytest.mark.parametrize("folder", ["bucket"], indirect=True)
 
 
@@ -111,10 +115,10 @@ def misses(stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Publishing finds something missing, though nothing of the work is.
 
     On a disk, a retention job removes the empty folder between its making and the link; in a
-    bucket, 404 is the answer about an upload.
+    bucket, 404 is the answer about an upload; on HDFS, it removes the folder, too.
     """
     left = [times]
-    link, copy = Path.hardlink_to, Guarded.copy_if_absent
+    link, copy, rename = Path.hardlink_to, Guarded.copy_if_absent, HdfsFiles.publish
 
     def linked(visible: Path, prepared: Path) -> None:
         if left[0] and visible.name.endswith(".json"):
@@ -128,10 +132,17 @@ def misses(stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise FileNotFoundError("NoSuchUpload")
         copy(store, source, target)
 
+    def renamed(files: HdfsFiles, source: str, target: str) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError("rename destination parent not found")
+        rename(files, source, target)
+
     if stage.sink.folder.startswith("/"):
         monkeypatch.setattr(Path, "hardlink_to", linked)
     else:
         monkeypatch.setattr(Guarded, "copy_if_absent", copied)
+        monkeypatch.setattr(HdfsFiles, "publish", renamed)
 
 
 @one_by_one
@@ -174,6 +185,23 @@ def test_what_is_there_already_and_no_file_of_ours_is_not_taken_for_it(stage, in
         stage.participant.commit(works)
     assert outcomes(stage.participant.outcome(works)) == {Outcome.OPEN}
     at.unlink() if at.is_file() else at.rmdir()
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@on_hdfs
+@one_by_one
+def test_a_strangers_file_on_hdfs_is_in_the_way_and_stays(stage):
+    """A rename that replaces would take it from its readers, and is no link that can be told."""
+    works = stage.promised(["a1", "b1"])
+    (file, _) = files_of(works[0])
+    place = stage.sink.place()
+    place.store.put(file.visible, b"another's")
+    with pytest.raises(StoreError, match=r"in the way .* Nothing was guessed"):
+        stage.participant.commit(works)
+    assert place.read(file.visible) == b"another's"
+    assert outcomes(stage.participant.outcome(works)) == {Outcome.OPEN}
+    place.remove([file.visible])
     assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter(["a1", "b1"])
 

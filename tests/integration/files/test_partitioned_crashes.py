@@ -61,11 +61,11 @@ def paths(sink: FileSink) -> list[str]:
     """What a reader finds: in the partitions, or by the log."""
     place = sink.place()
     if sink.publish == "listing":
-        parts = [name for name in place.names() if name.startswith("part=")]
+        parts = [name for name in place.names("") if name.startswith("part=")]
         return [entry.path for part in parts for entry in place.below(part)]
     entries = [place.read(entry.path) for entry in place.store.list(LOG)]
     found = [msgspec.json.decode(line) for data in entries for line in data.splitlines()[1:]]
-    return [each["path"].removeprefix(f"{place.url}/") for each in found if not each["isDir"]]
+    return [each["path"].removeprefix(f"{place.uri}/") for each in found if not each["isDir"]]
 
 
 def visible(sink: FileSink) -> Counter[tuple[str, str]]:

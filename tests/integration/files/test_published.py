@@ -20,7 +20,6 @@ from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
-from airflow_eos.kinds.files.place import Bucket
 from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, claimed, outcomes
@@ -307,4 +306,4 @@ def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path
     stage.participant.abort([work.identity])
     assert outcomes(stage.participant.outcome(works)) == {Outcome.UNKNOWN}
     assert outcomes(stage.participant.commit(works)) == {Outcome.UNKNOWN}
-    assert isinstance(sink.place(), Bucket)
+    assert sink.place().disk is None

@@ -17,9 +17,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from obstore.exceptions import AlreadyExistsError
 
 from airflow_eos.core.checkpoint import Decision
-from airflow_eos.core.checkpoint.locations import tail_of
+from airflow_eos.core.checkpoint.locations import Guarded, tail_of
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.core.protocol.participant import Member
@@ -41,7 +42,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.names import beside, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import Bucket, Disk, opened
+from airflow_eos.kinds.files.place import StagedFolder
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from tests.support.pipelines import commit_of, owner_at, require_at
 
@@ -59,8 +60,14 @@ def files(tmp_path: Path) -> FilesParticipant:
     return made(tmp_path, "orders")
 
 
+def at(folder: Path, path: str) -> Path:
+    place = StagedFolder(folder)
+    assert place.disk is not None
+    return place.disk / place._at(path)
+
+
 def work_folder(folder: Path) -> Path:
-    return Disk(folder)._at(works_of("orders"))
+    return at(folder, works_of("orders"))
 
 
 def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
@@ -141,7 +148,7 @@ def test_a_strangers_file_of_the_same_name_and_size_is_not_taken_for_ours(files,
     (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a" / "parquet")
     other = tmp_path / "other"
     other.write_bytes(b"sows")
-    place = opened(tmp_path)
+    place = StagedFolder(tmp_path)
     [file] = files_of(work)
     assert place.publish([(file.prepared, file.visible)]) == [True], "by us before"
     (tmp_path / "0-0-a.parquet").unlink()
@@ -187,16 +194,16 @@ def test_a_commit_between_two_looks_is_no_abort(files, tmp_path, monkeypatch):
     """The prepared file goes last: whoever has missed the visible one looks for it again."""
     work = prepare(tmp_path)
     looks = 0
-    really = Disk.sizes
+    really = StagedFolder.sizes
 
-    def committed_meanwhile(disk: Disk, paths: list[str]) -> list[int | None]:
+    def committed_meanwhile(disk: StagedFolder, paths: list[str]) -> list[int | None]:
         nonlocal looks
         looks += 1
         if looks == 2:
             made(tmp_path, "orders").commit([work])
         return really(disk, paths)
 
-    monkeypatch.setattr(Disk, "sizes", committed_meanwhile)
+    monkeypatch.setattr(StagedFolder, "sizes", committed_meanwhile)
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
 
 
@@ -273,7 +280,7 @@ def test_where_the_parent_refuses_it_is_refused_by_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", ["/", "s3://lake", "s3://lake/"])
 def test_what_has_nothing_beside_it_is_refused_by_name(folder):
     with pytest.raises(ConfigurationError, match="kept beside the folder"):
-        opened(folder, {"aws_region": "eu"})
+        StagedFolder(folder, {"aws_region": "eu"})
 
 
 def test_an_error_of_the_disk_is_no_answer(files, tmp_path, monkeypatch):
@@ -363,7 +370,7 @@ def test_kafka_without_a_connection_is_refused_by_name():
 
 def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkeypatch):
     """Each commit removes what was prepared: its rows were visible, and its batch never over."""
-    bucket = Bucket("s3://lake/out", {"aws_region": "eu-west-1"})
+    bucket = StagedFolder("s3://lake/out", {"aws_region": "eu-west-1"})
     names: set[str] = set()
 
     def won(name: str, *_: object) -> bool:
@@ -372,11 +379,15 @@ def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkey
             names.add(name)
             return is_new
 
+    def copy(target: str) -> None:
+        if not won(target):
+            raise AlreadyExistsError(target)
+
     def delete(_names: object) -> None:
         raise StoreError("deleting: AccessDenied")
 
     lock = Lock()
-    monkeypatch.setattr(bucket, "_copy", lambda _source, target: won(target))
+    monkeypatch.setattr(Guarded, "copy_if_absent", lambda _bucket, _source, target: copy(target))
     monkeypatch.setattr(
         bucket, "beside", SimpleNamespace(put=lambda *_: None, create=won, delete=delete)
     )
@@ -386,12 +397,11 @@ def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkey
 
 def test_a_file_that_s3_could_not_copy_once_it_is_decided_is_refused_before(monkeypatch):
     """Of 5 GiB at most: decided, its rows would be published by no start."""
-    bucket, sent = Bucket("s3://lake/out", {"aws_region": "eu-west-1"}), []
-    backend = SimpleNamespace(upload=lambda path, _file: sent.append(path))
-    monkeypatch.setattr(bucket, "_backend", backend)
+    bucket, sent = StagedFolder("s3://lake/out", {"aws_region": "eu-west-1"}), []
+    monkeypatch.setattr(Guarded, "upload", lambda _bucket, path, _file: sent.append(path))
 
     def keep(size: int) -> None:
-        file = bucket.create("_eos/orders/work/0-0-a/parquet")
+        file = bucket.begin("_eos/orders/work/0-0-a/parquet")
         file.truncate(size)  # of holes
         bucket.keep("_eos/orders/work/0-0-a/parquet", file)
 
@@ -418,7 +428,7 @@ def prepare_days(folder: Path, key: str = "0-0-a", days: tuple[str, ...] = DAYS)
 
 
 def prepared(folder: Path, day: str, key: str = "0-0-a") -> Path:
-    return Disk(folder)._at(prepared_name(day, "orders", key, "json"))
+    return at(folder, prepared_name(day, "orders", key, "json"))
 
 
 def work_of(key: str, told: dict[str, object]) -> PreparedWork:
@@ -451,9 +461,7 @@ def test_nothing_is_seen_before_the_commit_and_all_partitions_after(files, tmp_p
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen_days(tmp_path) == all_of()
     assert files.open() == ()
-    assert list(Disk(tmp_path)._at(works_of("orders")).iterdir()) == [], (
-        "the folders go with the files"
-    )
+    assert list(at(tmp_path, works_of("orders")).iterdir()) == [], "the folders go with the files"
 
 
 def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp_path):
@@ -464,6 +472,17 @@ def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp
     assert [each.key for each in other.open()] == ["0-0-a"]
     assert other.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen_days(tmp_path) == all_of()
+
+
+def test_work_that_was_moved_in_part_is_not_given_up_as_a_whole(files, tmp_path, monkeypatch):
+    """As HDFS publishes, by a rename: what is visible is not among the prepared files any more."""
+    work, other = prepare_days(tmp_path), prepare_days(tmp_path, "1-0-b")
+    publish(tmp_path, "day=b")
+    prepared(tmp_path, "day=b").unlink()
+    monkeypatch.setattr(StagedFolder, "moves", True)
+    told = files.abandon([work.identity, other.identity])
+    assert told == {work.identity: False, other.identity: True}
+    assert seen_days(tmp_path) == ["day=b/0-0-a.json"]
 
 
 def test_killed_before_the_last_prepared_file_went_it_is_committed_and_not_open(files, tmp_path):
@@ -600,7 +619,7 @@ def test_a_disk_that_is_full_says_so_and_nothing_is_concluded(files, tmp_path, m
 
 
 def test_a_commit_never_makes_the_folder_of_a_disk_that_is_not_there(tmp_path):
-    place = Disk(tmp_path / "mount")
+    place = StagedFolder(tmp_path / "mount")
     assert place.publish([("_eos/a", "day=a/b"), ("_eos/a", "b")]) == [False, False]
     assert not (tmp_path / "mount").exists()
 

@@ -161,8 +161,8 @@ def test_a_system_that_does_not_answer_holds_no_batch_up(store: CheckpointStore)
 def test_a_store_that_refuses_the_cut_holds_no_batch_up(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_path: str, _data: bytes) -> bool:
-        raise StoreError("no room")
+    def refuse(_path: str, _data: bytes, *, durable: bool) -> bool:
+        raise StoreError(f"no room for what is durable: {durable}")
 
     monkeypatch.setattr(store, "create", refuse)
     writer(store, Table()).write(promised(0))

@@ -328,9 +328,14 @@ class Renames:
 
     def rename(self, source: str, target: str, overwrite: bool) -> None:
         self.told.append("rename")
+        if source not in self.files:  # as the name node looks: the source first
+            raise FileNotFoundError(f"rename source {source} is not found.")
         if target in self.files and not overwrite:
             raise FileExistsError(f"rename destination {target} already exists")
         self.files[target] = self.files.pop(source)
+
+    def mkdirs(self, path: str, *, create_parent: bool) -> None:
+        assert create_parent, path
 
     def read(self, path: str) -> Read:
         if path not in self.files:
@@ -376,6 +381,18 @@ def test_an_object_has_its_content_on_disks_before_it_has_its_name_and_one_name_
     assert client.files == {"/x/eos/decisions/7/1.json": b"first"}, "replaced, or staged and left"
     store.put("eos/decisions/7/1.json", b"third")
     assert client.files == {"/x/eos/decisions/7/1.json": b"third"}
+
+
+def test_a_file_is_published_on_hdfs_once_and_replaces_nothing():
+    client = Renames()
+    files = HdfsFiles(lambda: client, "", 5.0)
+    client.files = {"/beside/work/a": b"rows", "/out/taken.json": b"another's"}
+    with pytest.raises(FileExistsError):
+        files.publish("beside/work/a", "out/taken.json")
+    files.publish("beside/work/a", "out/a.json")
+    with pytest.raises(FileNotFoundError):
+        files.publish("beside/work/a", "out/a.json")
+    assert client.files == {"/out/a.json": b"rows", "/out/taken.json": b"another's"}
 
 
 def test_a_rename_whose_reply_was_lost_is_found_to_have_been_ours():

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
-from airflow_eos.core.checkpoint.backend import decision_path
+from airflow_eos.core.checkpoint.backend import cut_path, decision_path
+from airflow_eos.core.checkpoint.cuts import CutLog
+from airflow_eos.core.checkpoint.locations import tail_of
 from airflow_eos.core.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.core.delivery.batch import Attempts
+from airflow_eos.core.protocol.cut import Cut
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.errors import StoreError
+from airflow_eos.kinds.files.place import StagedFolder
 from tests.support.authority import OFFSETS, authority_of
 
 PATH = "eos/decisions/7/1.json"
@@ -113,6 +117,35 @@ def test_no_name_is_given_to_a_decision_before_its_content_is_on_the_disk(store,
     store.put("eos/driver.json", b"1")
     store.put("eos/driver.json", b"2")
     assert disk.torn == [], "a power cut could leave it there, empty"
+
+
+def test_a_cut_waits_for_no_disk_and_is_written_again(store, disk, root):
+    """A sync is milliseconds of each batch; without the cut Spark runs the batch again."""
+    log = CutLog(store)
+    cut = Cut(batch_id=7, pipeline=log.pipeline, incomplete=None, positions={})
+    log.record(cut)
+    assert log.of_batch(7) == cut
+    assert disk.after_a_power_cut(root / cut_path(7)) is None
+    (root / cut_path(7)).unlink()
+    log.record(cut)
+    assert log.of_batch(7) == cut
+
+
+def test_a_file_outlives_a_power_cut_when_it_is_kept_and_its_name_when_it_is_settled(
+    tmp_path, disk
+):
+    """As a task prepares it, and as a commit makes it visible before the prepared one goes."""
+    folder = StagedFolder(tmp_path / "data")
+    folder.check("orders")
+    prepared, visible = "_eos/orders/work/0-0-a/day=a/json", "day=a/0-0-a.json"
+    file = folder.begin(prepared)
+    file.write(b"a row")
+    assert folder.keep(prepared, file) == (5, tail_of(b"a row"))
+    at = tmp_path / "_eos.data" / prepared.removeprefix("_eos/")
+    assert disk.after_a_power_cut(at) == b"a row"
+    assert folder.publish([(prepared, visible)]) == [True]
+    folder.settle([visible])
+    assert disk.after_a_power_cut(tmp_path / "data" / visible) == b"a row"
 
 
 def test_an_object_that_was_replaced_outlives_a_power_cut(store, disk, root):
