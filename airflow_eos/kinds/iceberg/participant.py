@@ -8,8 +8,10 @@ property alone would not stop a writer that looked before it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -380,6 +382,19 @@ _AT_ONCE = 16
 _FOOTERS_AT_MOST = 5000
 
 
+@dataclasses.dataclass
+class Seen:
+    """What looks at a table share.
+
+    Attributes:
+        footers: of promised files.
+        witnesses: the number last told of each slot, by a table with all its snapshots or by ours.
+    """
+
+    footers: dict[str, pq.FileMetaData] = dataclasses.field(default_factory=dict)
+    witnesses: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
 class IcebergLog:
     """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
@@ -390,6 +405,7 @@ class IcebergLog:
         folder: the table's location, a path or URL.
         storage_options: how its bucket is reached.
         branch: that is written; readers of the table see ``main``.
+        whole: opens the catalog so that tables come with all their snapshots; None: so they do.
     """
 
     data = DATA
@@ -403,14 +419,16 @@ class IcebergLog:
         storage_options: Mapping[str, str] | None = None,
         *,
         branch: str = MAIN,
+        whole: Callable[[], Catalog] | None = None,
     ) -> None:
         self._catalog = catalog
+        self._whole = whole
         self._branch = branch
         self._identifier = identifier
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._seen = Seen()
         self.files = table_files(folder, storage_options)
 
     @property
@@ -427,20 +445,32 @@ class IcebergLog:
     def look(self) -> IcebergSnapshot:
         """See :meth:`LakeTable.look`: load the table that the catalog has now."""
         table = opened(self._catalog, self._identifier)
+        self._require_ours(table)
+        options = store_options(table.io.properties)
+        if options != self._options:  # a catalog has vended new keys
+            self.files, self._options = table_files(self._folder, options), options
+        self.files.require("")
+        refuse(self._identifier, table, self._branch)
+        history = None if self._whole is None else self._with_history
+        return IcebergSnapshot(self._identifier, table, self._seen, self._branch, history)
+
+    def _with_history(self) -> tuple[Table, Table]:
+        """Load the table with all its snapshots, and after it as it is looked at and written."""
+        assert self._whole is not None  # noqa: S101 - who calls has looked
+        with contextlib.closing(self._whole()) as catalog:
+            history = opened(catalog, self._identifier)
+        table = opened(self._catalog, self._identifier)
+        for each in (history, table):
+            self._require_ours(each)
+        return history, table
+
+    def _require_ours(self, table: Table) -> None:
         found = str(table.metadata.table_uuid)
         if found != self._table_id:
             raise StoreError(
                 f"{self._identifier} is not the table of this pipeline: its id is {found}, "
                 f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
             )
-        options = store_options(table.io.properties)
-        if options != self._options:  # a catalog has vended new keys
-            self.files, self._options = table_files(self._folder, options), options
-        self.files.require("")
-        refuse(self._identifier, table, self._branch)
-        if len(self._footers) > _FOOTERS_AT_MOST:
-            self._footers.clear()
-        return IcebergSnapshot(self._identifier, table, self._footers, self._branch)
 
 
 class IcebergSnapshot:
@@ -450,22 +480,39 @@ class IcebergSnapshot:
         self,
         identifier: str,
         table: Table,
-        footers: dict[str, pq.FileMetaData] | None = None,
+        seen: Seen | None = None,
         branch: str = MAIN,
+        history: Callable[[], tuple[Table, Table]] | None = None,
     ) -> None:
         self._identifier = identifier
         self._branch = branch
-        self._table = table
-        self._footers = {} if footers is None else footers
+        self._table = self._history = table
+        self._seen = Seen() if seen is None else seen
+        self._load = history
         self._files = table_files(location(table), store_options(table.io.properties))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
 
-        Where somebody has unset or lowered the property, the snapshot's summary still has it.
+        Where somebody has unset or lowered the property, the snapshot's summary still has it. All
+        snapshots are read where the property is less than it was, and once in each process.
         """
+        found = self._told(slot)
+        known = self._seen.witnesses.get(slot)
+        if found is None or known is None or found < known:
+            self._load_history()
+            found = self._told(slot)
+        self._seen.witnesses[slot] = -1 if found is None else found
+        return found
+
+    def _load_history(self) -> None:
+        """Look again, also at the former snapshots."""
+        if self._load is not None:
+            (self._history, self._table), self._load = self._load(), None
+
+    def _told(self, slot: str) -> int | None:
         kept = self._table.metadata.properties.get(_SLOT + slot)
-        told = [*summaries(self._table, _SLOT + slot), *([] if kept is None else [kept])]
+        told = [*summaries(self._history, _SLOT + slot), *([] if kept is None else [kept])]
         for found in told:
             if not found.isdecimal():
                 raise StoreError(
@@ -486,8 +533,9 @@ class IcebergSnapshot:
 
     def still_names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that a snapshot which has not expired names."""
+        self._load_history()
         with asked(self._identifier):
-            return frozenset(named(self._table, files))
+            return self.names(files) | named(self._history, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
@@ -671,13 +719,16 @@ class IcebergSnapshot:
         """Return a file's own description, which this process reads once."""
         import pyarrow.parquet as pq
 
-        if file.path not in self._footers:
+        footers = self._seen.footers
+        if file.path not in footers:
+            if len(footers) > _FOOTERS_AT_MOST:
+                footers.clear()
             try:
                 with self._files.open(file.path) as data:
-                    self._footers[file.path] = pq.read_metadata(data)
+                    footers[file.path] = pq.read_metadata(data)
             except FileNotFoundError as error:
                 raise LostRaceError(f"{file.path} is gone") from error
-        return self._footers[file.path]
+        return footers[file.path]
 
     def _described(self, file: DataFile) -> IcebergFile:
         """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
@@ -777,7 +828,8 @@ class IcebergParticipant(LakeParticipant):
 
 
 def made(
-    catalog: Catalog,
+    catalog_name: str,
+    properties: Mapping[str, str],
     identifier: str,
     *,
     name: str,
@@ -791,11 +843,15 @@ def made(
         ConfigurationError: the table has a feature that we cannot write, or is not on a disk.
         StoreError: there is no table, or it cannot be read.
     """
+    catalog = reached(catalog_name, properties)
     table = opened(catalog, identifier)
     refuse(identifier, table, branch)
     options = store_options(table.io.properties)
     uuid = str(table.metadata.table_uuid)
-    log = IcebergLog(catalog, identifier, uuid, location(table), options, branch=branch)
+    whole = partial(reached, catalog_name, properties, whole=True)
+    log = IcebergLog(
+        catalog, identifier, uuid, location(table), options, branch=branch, whole=whole
+    )
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -827,15 +883,23 @@ def connect(
     catalog = reached(at["catalog"], how)
     options = store_options(opened(catalog, at["table"]).io.properties)
     branch = at.get("branch", MAIN)
-    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
+    whole = partial(reached, at["catalog"], how, whole=True)
+    log = IcebergLog(
+        catalog, at["table"], at["id"], at["location"], options, branch=branch, whole=whole
+    )
     log.look()
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept
     )
 
 
-def reached(name: str, properties: Mapping[str, str]) -> Catalog:
+def reached(name: str, properties: Mapping[str, str], *, whole: bool = False) -> Catalog:
     """Open the catalog ``name``.
+
+    Args:
+        name: of the catalog.
+        properties: as pyiceberg takes them.
+        whole: whether its tables come with all their snapshots, not only those that refs name.
 
     Raises:
         ConfigurationError: pyiceberg is missing, or does not know such a catalog.
@@ -845,8 +909,10 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
+    from airflow_eos.kinds.iceberg.history import leave_out
+
     try:
-        return load_catalog(name, **properties)
+        catalog = load_catalog(name, **properties)
     except (NotInstalledError, ValueError) as error:
         raise ConfigurationError(
             f"The Iceberg catalog {name!r} cannot be used ({type(error).__name__}). Given were "
@@ -858,3 +924,6 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
             f"The Iceberg catalog {name!r} was not reached ({type(error).__name__}). Check its "
             "properties and that it runs. Nothing was guessed; try again."
         ) from None
+    if not whole:
+        leave_out(catalog)
+    return catalog

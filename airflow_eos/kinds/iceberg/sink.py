@@ -177,9 +177,9 @@ class IcebergSink:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""
         del interval
         store = bound_store(self.store, KIND)
-        catalog = reached(self.catalog_name, self.catalog)
         return made(
-            catalog,
+            self.catalog_name,
+            self.catalog,
             self.identifier,
             name=self.name,
             application=self.application_id,
