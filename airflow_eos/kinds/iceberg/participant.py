@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.evolution import (
     LAST,
@@ -25,6 +26,14 @@ from airflow_eos.kinds.iceberg.evolution import (
     evolved,
     staged,
     without_snapshots,
+)
+from airflow_eos.kinds.iceberg.merge import (
+    Overwriting,
+    lacking,
+    overwrite,
+    renamed,
+    waiting_rows,
+    why_not,
 )
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
@@ -37,12 +46,14 @@ from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
+    UPSERT,
     DataFile,
     LakeParticipant,
     LostRaceError,
     TableSnapshot,
     name_of,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +62,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import IcebergType, NestedField
@@ -110,6 +121,20 @@ def with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([_numbered(field, table.field(field.name)) for field in rows])
+
+
+def numbered(columns: pa.Schema, upsert: LakeUpsert | None) -> pa.Schema:
+    """Return the columns that have an id: of rows that wait, one may only tell of deletes."""
+    import pyarrow as pa
+
+    key = () if upsert is None else upsert.key
+    return pa.schema(
+        [
+            field.with_nullable(field.nullable and field.name not in key)
+            for field in columns
+            if _ID in (field.metadata or {})
+        ]
+    )
 
 
 def _numbered(ours: pa.Field, theirs: pa.Field) -> pa.Field:
@@ -255,7 +280,14 @@ def refuse(identifier: str, table: Table, branch: str = MAIN) -> None:
 
 
 def require_fit(
-    catalog: Catalog, identifier: str, rows: Any, bound: Any = None, *, adds: bool = False
+    catalog: Catalog,
+    identifier: str,
+    rows: Any,
+    bound: Any = None,
+    *,
+    adds: bool = False,
+    upsert: LakeUpsert | None = None,
+    branch: str = MAIN,
 ) -> None:
     """Refuse rows that do not fit the table's columns, before they are promised.
 
@@ -265,6 +297,8 @@ def require_fit(
         rows: the rows' Arrow schema.
         bound: the table's metadata at the start, with the ids by which tasks write.
         adds: whether columns that the table lacks are added, and types widened.
+        upsert: of rows that replace others.
+        branch: that is written.
 
     Raises:
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
@@ -272,6 +306,13 @@ def require_fit(
     """
     found = opened(catalog, identifier)
     refuse(identifier, found)
+    if upsert is not None:
+        why = why_not(head_of(found.metadata, branch))
+        if why is not None:
+            raise ConfigurationError(
+                f"Rows of the Iceberg table {identifier} cannot be replaced: {why}."
+            )
+        rows = waiting_rows(rows, found.metadata.schema(), upsert)
     table = columns_for(identifier, found.metadata, rows, adds=adds)
     before = table if bound is None else columns_for(identifier, bound, rows, adds=adds)
     if not with_ids(rows, table).equals(with_ids(rows, before), check_metadata=True):
@@ -305,6 +346,11 @@ def columns_for(
         f"Rows cannot be appended to the Iceberg table {identifier}: {why}. The rows have {ours}; "
         f"the table has {theirs}. Select and cast the columns that the table has.{offered}"
     )
+
+
+def head_of(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """Return the newest snapshot of a branch; one that is not there begins with main's."""
+    return metadata.snapshot_by_name(branch) or metadata.current_snapshot()
 
 
 @contextlib.contextmanager
@@ -389,10 +435,12 @@ class Seen:
     Attributes:
         footers: of promised files.
         witnesses: the number last told of each slot, by a table with all its snapshots or by ours.
+        doing: what an upsert has rewritten, of one decision into one form of the table.
     """
 
     footers: dict[str, pq.FileMetaData] = dataclasses.field(default_factory=dict)
     witnesses: dict[str, int] = dataclasses.field(default_factory=dict)
+    doing: dict[str, Rewriting] = dataclasses.field(default_factory=dict)
 
 
 class IcebergLog:
@@ -539,9 +587,11 @@ class IcebergSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
-        change = staged(self._table.metadata)
+        change, upsert = staged(self._table.metadata), LakeUpsert.of(files)
         for columns in self._columns(files):
             why = _evolving(change, columns) or drifted(columns, change.table_metadata.schema())
+            if upsert is not None:
+                why = why or why_not(self._head) or _keyless(upsert, columns, change)
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
@@ -564,7 +614,10 @@ class IcebergSnapshot:
         if _SLOT + slot not in self._table.metadata.properties:
             self._require_new(files, _SLOT + slot, number)
         witness = {_SLOT + slot: str(number)}
-        self._commit(files, witness, properties=witness)
+        if LakeUpsert.of(files) is None:
+            self._commit(files, witness, properties=witness)
+        else:
+            self._replace(files, f"{slot}/{number}", witness)
 
     def _require_new(self, files: Sequence[DataFile], key: str, number: int) -> None:
         there = self.names([file.path for file in files])
@@ -577,7 +630,64 @@ class IcebergSnapshot:
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
         """Add files without a witness: at least once."""
-        self._commit(files, {}, properties={})
+        if LakeUpsert.of(files) is None:
+            self._commit(files, {}, properties={})
+        else:
+            self._replace(files, "", {})
+
+    def _replace(self, files: Sequence[DataFile], decision: str, witness: dict[str, str]) -> None:
+        """Commit rows in the place of those of their keys, only on the snapshot that was read."""
+        try:
+            added, removed = self._rewritten(files, decision)
+        except FileNotFoundError as error:
+            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
+        failpoint("rewritten")
+        if self._lack(added):
+            self._seen.doing.clear()
+            raise LostRaceError("files that an earlier try has written were cleaned up since")
+        removed_files = [task.file for task in removed]
+        self._commit(added, witness, properties=witness, removed=removed_files, of=files)
+        if self._lack(added):
+            raise StoreError(
+                f"{self._identifier} names files that are not there: they were removed while they "
+                "were being committed. Does somebody clean the table with a retention shorter than "
+                "the default? Roll the table back to the snapshot before."
+            )
+
+    def _lack(self, files: Sequence[DataFile]) -> bool:
+        return None in self._files.find([file.path for file in files])
+
+    def _rewritten(
+        self, files: Sequence[DataFile], decision: str
+    ) -> tuple[list[DataFile], list[FileScanTask]]:
+        import pyarrow as pa
+
+        upsert, columns = LakeUpsert.of(files), self._columns(files)
+        assert upsert is not None  # noqa: S101 - who calls has looked
+        change = staged(self._table.metadata)
+        for each in columns:
+            evolve(change, each)
+        metadata, compression = change.table_metadata, files[0].table[UPSERT]["compression"]
+        look = Overwriting(self._table, self._head, metadata, self._files, DATA, compression)
+        # What was written stands only for a table of the same columns, partitions and order.
+        schema = metadata.schema()
+        decision = f"{decision} {schema!r} {metadata.spec()} {metadata.sort_order()}"
+        doing = self._seen.doing.get(decision)
+        try:
+            if doing is None:
+                names = renamed(columns, schema)
+                rows = changes_of(
+                    self._files, files, upsert.renamed(names), schema.as_arrow(), names
+                )
+                doing = Rewriting(rows)
+                self._seen.doing.clear()
+                self._seen.doing[decision] = doing
+            return look.rewritten(doing)
+        except pa.ArrowException as error:
+            raise StoreError(
+                f"A file of the Iceberg table {self._identifier} cannot be read: {error}. Nothing "
+                "was changed; restore it, and try again."
+            ) from error
 
     def make_durable(self) -> None:
         """Sync the metadata and the newest manifests, which the library does not."""
@@ -606,18 +716,21 @@ class IcebergSnapshot:
         summary: Mapping[str, str],
         *,
         properties: Mapping[str, str],
+        removed: Sequence[IcebergFile] = (),
+        of: Sequence[DataFile] = (),
     ) -> None:
+        """Commit files, and what they are ``of`` where their rows waited in others."""
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 added = list(pool.map(self._described, files))
             self._prepare_copy()
             change = self._table.transaction()
-            for columns in self._columns(files):
+            for columns in self._columns(of or files):
                 evolve(change, columns)
             self._branch_off(change)
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
-                self._stage(change, theirs, spec, summary)
+                self._stage(change, theirs, spec, summary, removed)
             if properties:
                 change.set_properties(dict(properties))
             # The library removes the manifests of a commit that was refused with 409. That may be
@@ -636,6 +749,7 @@ class IcebergSnapshot:
         files: Sequence[IcebergFile],
         spec: int,
         summary: Mapping[str, str],
+        removed: Sequence[IcebergFile],
     ) -> None:
         """Stage a snapshot with files that were written by one spec, which need not be the newest.
 
@@ -644,9 +758,14 @@ class IcebergSnapshot:
         self._change_copy(default_spec_id=spec)
         update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
         merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
-        with update.merge_append() if merges else update.fast_append() as snapshot:
+        producer = update.merge_append() if merges else update.fast_append()
+        if removed:
+            producer = overwrite(change, self._branch, summary)
+        with producer as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
+            for file in removed:
+                snapshot.delete_data_file(file)
 
     def _prepare_copy(self) -> None:
         """Change this copy of the metadata for the commit; the table gets only what is staged.
@@ -667,9 +786,7 @@ class IcebergSnapshot:
 
     @property
     def _head(self) -> Snapshot | None:
-        """The newest snapshot of the branch; a branch that is not there begins with main's."""
-        metadata = self._table.metadata
-        return metadata.snapshot_by_name(self._branch) or metadata.current_snapshot()
+        return head_of(self._table.metadata, self._branch)
 
     def _branch_off(self, change: Transaction) -> None:
         """Stage the branch where it is not there, as after it was published and dropped.
@@ -696,7 +813,8 @@ class IcebergSnapshot:
         """Whether the table still knows the spec of these files, and has room for their columns."""
         metadata = self._table.metadata
         evolving = [file for file in files if LAST in file.table]
-        return all(spec_of(metadata, file.table) is not None for file in files) and not any(
+        placed = [file for file in files if UPSERT not in file.table]
+        return all(spec_of(metadata, file.table) is not None for file in placed) and not any(
             conflict(metadata, columns, file.table[LAST])
             for file in evolving
             for columns in self._columns([file])
@@ -708,7 +826,8 @@ class IcebergSnapshot:
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files))
-        arrow = [footer.schema.to_arrow_schema() for footer in footers]
+        upsert = LakeUpsert.of(files)
+        arrow = [numbered(footer.schema.to_arrow_schema(), upsert) for footer in footers]
         found: list[Schema] = []
         for each in map(pyarrow_to_schema, arrow):
             if each not in found:
@@ -790,6 +909,12 @@ def _evolving(change: Transaction, columns: Schema) -> str | None:
     except (ValueError, ValidationError) as error:
         return brief(error)
     return None
+
+
+def _keyless(upsert: LakeUpsert, columns: Schema, change: Transaction) -> str | None:
+    """Return why rows have no key in the table as it is by now."""
+    lost = lacking(upsert.key, columns, change.table_metadata.schema())
+    return f"it has no column {', '.join(lost)}, of the key of an upsert" if lost else None
 
 
 def _sync(uri: str) -> None:
