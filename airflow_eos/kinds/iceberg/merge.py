@@ -255,6 +255,8 @@ def _between(keys: pa.Table) -> BooleanExpression:
     for field in keys.schema:
         if _is_exact(field) and not pa.types.is_date32(field.type):
             least, most = pc.min_max(keys[field.name]).as_py().values()
+            if pa.types.is_integer(field.type) and least < -(2 ** (field.type.bit_width - 2)):
+                continue  # cut to tens it may be below the type, where engines begin at its top
             found = And(found, at_least(field.name, least), at_most(field.name, most))
     return found
 
@@ -296,6 +298,7 @@ def overwrite(change: Transaction, branch: str, summary: Mapping[str, str]) -> A
 
     Alone it adds two to the table with each commit, one of which has no file of a reader.
     """
+    from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
@@ -306,6 +309,13 @@ def overwrite(change: Transaction, branch: str, summary: Mapping[str, str]) -> A
                 for each in super()._existing_manifests()
                 if each.has_added_files() or each.has_existing_files()
             ]
+
+        def _build_delete_files_partition_predicate(self) -> None:
+            try:
+                super()._build_delete_files_partition_predicate()
+            except ValueError:  # it has no filter for a partition of NaN: no manifest is left out
+                for file in self._deleted_data_files:
+                    self.partition_filters[file.spec_id] = AlwaysTrue()
 
     return Overwrite(
         operation=Operation.OVERWRITE,

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -605,7 +605,7 @@ class IcebergSnapshot:
                     ),
                 )
 
-    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> IcebergSnapshot:
         """Commit one snapshot, empty where there are no files, together with the property.
 
         Where the property is missing, as before the first commit, the table is asked whether it
@@ -618,6 +618,7 @@ class IcebergSnapshot:
             self._commit(files, witness, properties=witness)
         else:
             self._replace(files, f"{slot}/{number}", witness)
+        return IcebergSnapshot(self._identifier, self._table, self._seen, self._branch, self._load)
 
     def _require_new(self, files: Sequence[DataFile], key: str, number: int) -> None:
         there = self.names([file.path for file in files])
@@ -720,11 +721,16 @@ class IcebergSnapshot:
         of: Sequence[DataFile] = (),
     ) -> None:
         """Commit files, and what they are ``of`` where their rows waited in others."""
+        from pyiceberg.table.update import AssertCurrentSchemaId
+
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 added = list(pool.map(self._described, files))
             self._prepare_copy()
             change = self._table.transaction()
+            schema: dict[str, Any] = {"current-schema-id": self._table.metadata.current_schema_id}
+            checked = AssertCurrentSchemaId.model_validate(schema)
+            change._requirements += (checked,)  # noqa: SLF001 - a schema is changed by no snapshot
             for columns in self._columns(of or files):
                 evolve(change, columns)
             self._branch_off(change)
@@ -1016,6 +1022,16 @@ def connect(
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept
     )
+
+
+def kept(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return the open catalog of this process, which all its looks share; see :func:`reached`."""
+    return _kept(name, tuple(sorted(properties.items())))
+
+
+@lru_cache(maxsize=16)
+def _kept(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
+    return reached(name, dict(properties))
 
 
 def reached(name: str, properties: Mapping[str, str], *, whole: bool = False) -> Catalog:

@@ -30,6 +30,7 @@ from airflow_eos.kinds.iceberg.participant import (
     SPARED_MS,
     IcebergSnapshot,
     columns_for,
+    kept,
     location,
     made,
     opened,
@@ -204,16 +205,15 @@ class IcebergSink:
         """
         if self.upsert is not None:
             self.upsert.refuse({each.name: each.dataType.simpleString() for each in schema.fields})
-        with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            require_fit(
-                catalog,
-                self.identifier,
-                in_arrow(schema),
-                self.metadata,
-                adds=self._adds,
-                upsert=self.upsert,
-                branch=self.branch,
-            )
+        require_fit(
+            kept(self.catalog_name, self.catalog),
+            self.identifier,
+            in_arrow(schema),
+            self.metadata,
+            adds=self._adds,
+            upsert=self.upsert,
+            branch=self.branch,
+        )
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
@@ -288,8 +288,8 @@ class IcebergSink:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""
         if not self.vended:
             return self.storage_options
-        with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            return store_options(opened(catalog, self.identifier).io.properties)
+        catalog = kept(self.catalog_name, self.catalog)
+        return store_options(opened(catalog, self.identifier).io.properties)
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""

@@ -10,11 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.serializers import FromByteStream
+from pyiceberg.types import LongType
+from pyspark.sql.types import LongType as SparkLong
+from pyspark.sql.types import StringType, StructField, StructType
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
 from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.iceberg import history
 from airflow_eos.kinds.iceberg.participant import reached
 from tests.integration.lake.kinds import ICEBERG as KIND
@@ -217,3 +222,45 @@ def test_a_reply_with_all_snapshots_is_read_without_the_former(stage: Stage):
 def test_other_replies_stay_as_they_are():
     for body, status in (({"error": {"message": '"snapshots"'}}, 409), ({"snapshots": [1]}, 200)):
         assert replied(body, status) == body
+
+
+def test_a_column_made_anew_after_the_look_before_the_decision_is_seen(stage: Stage):
+    """The commit is tried on that look first, and a change of columns adds no snapshot."""
+    participant, work = stage.participant(), stage.prepare(1)
+    participant.require_decidable([work])
+    stage.decide(work)
+    with closing(KIND.catalog(stage.table)) as catalog:
+        for change in ("delete", "add"):
+            with catalog.load_table("db.rows").update_schema() as update:
+                if change == "delete":
+                    update.delete_column("value")
+                else:
+                    update.add_column("value", LongType())
+    with pytest.raises(ConfigurationError, match="dropped and made again"):
+        participant.commit([work])
+    assert stage.values() == {}
+
+
+def test_a_batch_asks_the_catalog_twice_and_commits_once(stage: Stage, monkeypatch):
+    """Before the first row, and before the decision; the reply to the commit tells its outcome."""
+    asked: list[str] = []
+    for name in ("load_table", "commit_table"):
+        act = getattr(SqlCatalog, name)
+
+        def counted(*given: Any, act: Any = act, name: str = name, **named: Any) -> Any:
+            asked.append(name)
+            return act(*given, **named)
+
+        monkeypatch.setattr(SqlCatalog, name, counted)
+    participant, sink = stage.participant(), stage.sink
+    columns = StructType([StructField("key", StringType()), StructField("value", SparkLong())])
+    for batch in range(3):
+        del asked[:]
+        sink.columns(columns)
+        writer = sink.opened(0, 0)
+        writer.write(pa.RecordBatch.from_pydict({"key": ["k"], "value": [batch]}, SCHEMA))
+        work = writer.prepare("0" * 32)
+        participant.require_decidable([work])
+        stage.decide(work, batch=batch)
+        assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert asked == ["load_table", "load_table", "commit_table", "load_table"], "the last its own"
