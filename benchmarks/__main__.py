@@ -23,6 +23,7 @@ NAMES = (
     "latency",
     "sinks",
     "small_batches",
+    "lake_age",
     "standby",
     "parsing",
     "scale",

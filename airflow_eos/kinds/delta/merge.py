@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -20,7 +18,14 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.columns import DeltaPartitions, text_of
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.lake.participant import DataFile, Partition
-from airflow_eos.kinds.lake.upsert import Changes, LakeUpsert, may_touch, touched
+from airflow_eos.kinds.lake.upsert import (
+    LakeUpsert,
+    Rewriting,
+    left,
+    may_touch,
+    touched,
+    written,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,24 +81,6 @@ class TableFile:
     partition: Partition
 
 
-@dataclass
-class Rewriting:
-    """What is to become of the files of a table by one decision.
-
-    It outlives a lost race: what was written stands, as long as the table has the file.
-
-    Attributes:
-        changes: the rows of the decision.
-        added: the files of these rows; None where they are not written yet.
-        instead: of each file that was read, what is in its place: None where nothing changes in
-            it, a file of no rows where it only goes.
-    """
-
-    changes: Changes
-    added: list[DataFile] | None = None
-    instead: dict[str, DataFile | None] = field(default_factory=dict)
-
-
 def rewritten(
     table: DeltaTable, files: TableFiles, cut: DeltaPartitions, doing: Rewriting, compression: str
 ) -> tuple[list[DataFile], list[TableFile]]:
@@ -107,17 +94,11 @@ def rewritten(
 
     columns = pa.schema(table.schema().to_arrow())
     work = _Writing(files, columns, cut, compression)
-    if doing.added is None:
-        doing.added = list(work.new(doing.changes.rows))
-    there = list(_candidates(table, doing.changes.keys, cut))
-    for each in there:
-        if each.path not in doing.instead:
-            doing.instead[each.path] = work.without(each, doing.changes.keys)
-    replaced = [(each, doing.instead[each.path]) for each in there]
-    removed = [each for each, by in replaced if by is not None]
+    there = _candidates(table, doing.changes.keys, cut)
+    added, removed = doing.of(((each.path, each) for each in there), work.new, work.without)
     for each in removed:
         _require_removable(each)
-    return [*doing.added, *(by for _, by in replaced if by is not None and by.rows)], removed
+    return added, removed
 
 
 def removals(files: Sequence[TableFile]) -> list[RemoveAction]:
@@ -191,7 +172,7 @@ class _Writing:
                 partition = self.cut.partition([key[first] for key in keys])
                 yield self._written(partition, self.cut.in_file(batch.schema), [part])
 
-    def without(self, file: TableFile, keys: pa.Table) -> DataFile | None:
+    def without(self, file: TableFile, keys: pa.Table) -> list[DataFile] | None:
         """Write a file of the table without the keys; None: it has none of them."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -216,40 +197,18 @@ class _Writing:
             if not gone.any():
                 return None
             if gone.all():
-                return DataFile("", 0, 0, 0)
+                return []
             schema = pa.schema([self.columns.field(name) for name in of_file])
             partition = Partition(path[: path.rfind("/") + 1], file.partition.values)
-            return self._written(partition, schema, _left(read, of_file, ~gone))
+            there = read.iter_batches(_ROWS_AT_ONCE, columns=of_file)
+            return [self._written(partition, schema, left(there, ~gone))]
 
     def _written(
         self, partition: Partition, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> DataFile:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path, rows = f"{partition.folder}{uuid.uuid4().hex}.parquet", 0
-        with ExitStack() as undo, self.files.refusing("writing files of an upsert"):
-            out = self.files.begin(path)
-            undo.callback(self.files.drop, path, out)
-            with pq.ParquetWriter(
-                out, schema, compression=self.compression, store_schema=False
-            ) as writer:
-                for batch in batches:
-                    part = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-                    writer.write_table(part)
-                    rows += len(part)
-            found = self.files.keep(path, out)
-            undo.pop_all()
-        return DataFile(path, found.size, rows, found.modified_at_ms, found.tail, partition)
-
-
-def _left(read: Any, columns: Sequence[str], stay: Any) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    at = 0
-    for batch in read.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
-        yield batch.filter(pa.array(stay[at : at + len(batch)]))
-        at += len(batch)
+        return written(
+            self.files, "", partition, schema, batches, compression=self.compression, table={}
+        )
 
 
 def _only_counted(rows: int) -> pa.Table:

@@ -20,7 +20,6 @@ from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.delta.columns import NO_PARTITION, DeltaPartitions, indexed, statistics
 from airflow_eos.kinds.delta.definition import EVOLVES, add, both, new_columns, without
 from airflow_eos.kinds.delta.merge import (
-    Rewriting,
     TableFile,
     removals,
     rewritten,
@@ -37,7 +36,7 @@ from airflow_eos.kinds.lake.participant import (
     LostRaceError,
     name_of,
 )
-from airflow_eos.kinds.lake.upsert import LakeUpsert, changes_of
+from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

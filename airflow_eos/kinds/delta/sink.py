@@ -200,10 +200,7 @@ class DeltaSink:
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
         """Return why rows would change other rows than this work did; empty: they would not."""
         del columns
-        found = [LakeUpsert.of(files_of(work, "")) for work in works]
-        if all(each == self.upsert for each in found):
-            return ""
-        return f"rows were written by {found}, and now by {self.upsert}"
+        return LakeUpsert.changed([files_of(work, "") for work in works], self.upsert)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""

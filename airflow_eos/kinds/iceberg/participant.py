@@ -8,13 +8,16 @@ property alone would not stop a writer that looked before it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.evolution import (
     LAST,
@@ -23,6 +26,14 @@ from airflow_eos.kinds.iceberg.evolution import (
     evolved,
     staged,
     without_snapshots,
+)
+from airflow_eos.kinds.iceberg.merge import (
+    Overwriting,
+    lacking,
+    overwrite,
+    renamed,
+    waiting_rows,
+    why_not,
 )
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
@@ -35,12 +46,14 @@ from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
+    UPSERT,
     DataFile,
     LakeParticipant,
     LostRaceError,
     TableSnapshot,
     name_of,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +62,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import IcebergType, NestedField
@@ -108,6 +121,20 @@ def with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([_numbered(field, table.field(field.name)) for field in rows])
+
+
+def numbered(columns: pa.Schema, upsert: LakeUpsert | None) -> pa.Schema:
+    """Return the columns that have an id: of rows that wait, one may only tell of deletes."""
+    import pyarrow as pa
+
+    key = () if upsert is None else upsert.key
+    return pa.schema(
+        [
+            field.with_nullable(field.nullable and field.name not in key)
+            for field in columns
+            if _ID in (field.metadata or {})
+        ]
+    )
 
 
 def _numbered(ours: pa.Field, theirs: pa.Field) -> pa.Field:
@@ -253,7 +280,14 @@ def refuse(identifier: str, table: Table, branch: str = MAIN) -> None:
 
 
 def require_fit(
-    catalog: Catalog, identifier: str, rows: Any, bound: Any = None, *, adds: bool = False
+    catalog: Catalog,
+    identifier: str,
+    rows: Any,
+    bound: Any = None,
+    *,
+    adds: bool = False,
+    upsert: LakeUpsert | None = None,
+    branch: str = MAIN,
 ) -> None:
     """Refuse rows that do not fit the table's columns, before they are promised.
 
@@ -263,6 +297,8 @@ def require_fit(
         rows: the rows' Arrow schema.
         bound: the table's metadata at the start, with the ids by which tasks write.
         adds: whether columns that the table lacks are added, and types widened.
+        upsert: of rows that replace others.
+        branch: that is written.
 
     Raises:
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
@@ -270,6 +306,13 @@ def require_fit(
     """
     found = opened(catalog, identifier)
     refuse(identifier, found)
+    if upsert is not None:
+        why = why_not(head_of(found.metadata, branch))
+        if why is not None:
+            raise ConfigurationError(
+                f"Rows of the Iceberg table {identifier} cannot be replaced: {why}."
+            )
+        rows = waiting_rows(rows, found.metadata.schema(), upsert)
     table = columns_for(identifier, found.metadata, rows, adds=adds)
     before = table if bound is None else columns_for(identifier, bound, rows, adds=adds)
     if not with_ids(rows, table).equals(with_ids(rows, before), check_metadata=True):
@@ -303,6 +346,11 @@ def columns_for(
         f"Rows cannot be appended to the Iceberg table {identifier}: {why}. The rows have {ours}; "
         f"the table has {theirs}. Select and cast the columns that the table has.{offered}"
     )
+
+
+def head_of(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """Return the newest snapshot of a branch; one that is not there begins with main's."""
+    return metadata.snapshot_by_name(branch) or metadata.current_snapshot()
 
 
 @contextlib.contextmanager
@@ -380,6 +428,21 @@ _AT_ONCE = 16
 _FOOTERS_AT_MOST = 5000
 
 
+@dataclasses.dataclass
+class Seen:
+    """What looks at a table share.
+
+    Attributes:
+        footers: of promised files.
+        witnesses: the number last told of each slot, by a table with all its snapshots or by ours.
+        doing: what an upsert has rewritten, of one decision into one form of the table.
+    """
+
+    footers: dict[str, pq.FileMetaData] = dataclasses.field(default_factory=dict)
+    witnesses: dict[str, int] = dataclasses.field(default_factory=dict)
+    doing: dict[str, Rewriting] = dataclasses.field(default_factory=dict)
+
+
 class IcebergLog:
     """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
@@ -390,6 +453,7 @@ class IcebergLog:
         folder: the table's location, a path or URL.
         storage_options: how its bucket is reached.
         branch: that is written; readers of the table see ``main``.
+        whole: opens the catalog so that tables come with all their snapshots; None: so they do.
     """
 
     data = DATA
@@ -403,14 +467,16 @@ class IcebergLog:
         storage_options: Mapping[str, str] | None = None,
         *,
         branch: str = MAIN,
+        whole: Callable[[], Catalog] | None = None,
     ) -> None:
         self._catalog = catalog
+        self._whole = whole
         self._branch = branch
         self._identifier = identifier
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._seen = Seen()
         self.files = table_files(folder, storage_options)
 
     @property
@@ -427,20 +493,32 @@ class IcebergLog:
     def look(self) -> IcebergSnapshot:
         """See :meth:`LakeTable.look`: load the table that the catalog has now."""
         table = opened(self._catalog, self._identifier)
+        self._require_ours(table)
+        options = store_options(table.io.properties)
+        if options != self._options:  # a catalog has vended new keys
+            self.files, self._options = table_files(self._folder, options), options
+        self.files.require("")
+        refuse(self._identifier, table, self._branch)
+        history = None if self._whole is None else self._with_history
+        return IcebergSnapshot(self._identifier, table, self._seen, self._branch, history)
+
+    def _with_history(self) -> tuple[Table, Table]:
+        """Load the table with all its snapshots, and after it as it is looked at and written."""
+        assert self._whole is not None  # noqa: S101 - who calls has looked
+        with contextlib.closing(self._whole()) as catalog:
+            history = opened(catalog, self._identifier)
+        table = opened(self._catalog, self._identifier)
+        for each in (history, table):
+            self._require_ours(each)
+        return history, table
+
+    def _require_ours(self, table: Table) -> None:
         found = str(table.metadata.table_uuid)
         if found != self._table_id:
             raise StoreError(
                 f"{self._identifier} is not the table of this pipeline: its id is {found}, "
                 f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
             )
-        options = store_options(table.io.properties)
-        if options != self._options:  # a catalog has vended new keys
-            self.files, self._options = table_files(self._folder, options), options
-        self.files.require("")
-        refuse(self._identifier, table, self._branch)
-        if len(self._footers) > _FOOTERS_AT_MOST:
-            self._footers.clear()
-        return IcebergSnapshot(self._identifier, table, self._footers, self._branch)
 
 
 class IcebergSnapshot:
@@ -450,22 +528,39 @@ class IcebergSnapshot:
         self,
         identifier: str,
         table: Table,
-        footers: dict[str, pq.FileMetaData] | None = None,
+        seen: Seen | None = None,
         branch: str = MAIN,
+        history: Callable[[], tuple[Table, Table]] | None = None,
     ) -> None:
         self._identifier = identifier
         self._branch = branch
-        self._table = table
-        self._footers = {} if footers is None else footers
+        self._table = self._history = table
+        self._seen = Seen() if seen is None else seen
+        self._load = history
         self._files = table_files(location(table), store_options(table.io.properties))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
 
-        Where somebody has unset or lowered the property, the snapshot's summary still has it.
+        Where somebody has unset or lowered the property, the snapshot's summary still has it. All
+        snapshots are read where the property is less than it was, and once in each process.
         """
+        found = self._told(slot)
+        known = self._seen.witnesses.get(slot)
+        if found is None or known is None or found < known:
+            self._load_history()
+            found = self._told(slot)
+        self._seen.witnesses[slot] = -1 if found is None else found
+        return found
+
+    def _load_history(self) -> None:
+        """Look again, also at the former snapshots."""
+        if self._load is not None:
+            (self._history, self._table), self._load = self._load(), None
+
+    def _told(self, slot: str) -> int | None:
         kept = self._table.metadata.properties.get(_SLOT + slot)
-        told = [*summaries(self._table, _SLOT + slot), *([] if kept is None else [kept])]
+        told = [*summaries(self._history, _SLOT + slot), *([] if kept is None else [kept])]
         for found in told:
             if not found.isdecimal():
                 raise StoreError(
@@ -486,14 +581,17 @@ class IcebergSnapshot:
 
     def still_names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that a snapshot which has not expired names."""
+        self._load_history()
         with asked(self._identifier):
-            return frozenset(named(self._table, files))
+            return self.names(files) | named(self._history, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
-        change = staged(self._table.metadata)
+        change, upsert = staged(self._table.metadata), LakeUpsert.of(files)
         for columns in self._columns(files):
             why = _evolving(change, columns) or drifted(columns, change.table_metadata.schema())
+            if upsert is not None:
+                why = why or why_not(self._head) or _keyless(upsert, columns, change)
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
@@ -507,7 +605,7 @@ class IcebergSnapshot:
                     ),
                 )
 
-    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> IcebergSnapshot:
         """Commit one snapshot, empty where there are no files, together with the property.
 
         Where the property is missing, as before the first commit, the table is asked whether it
@@ -516,7 +614,11 @@ class IcebergSnapshot:
         if _SLOT + slot not in self._table.metadata.properties:
             self._require_new(files, _SLOT + slot, number)
         witness = {_SLOT + slot: str(number)}
-        self._commit(files, witness, properties=witness)
+        if LakeUpsert.of(files) is None:
+            self._commit(files, witness, properties=witness)
+        else:
+            self._replace(files, f"{slot}/{number}", witness)
+        return IcebergSnapshot(self._identifier, self._table, self._seen, self._branch, self._load)
 
     def _require_new(self, files: Sequence[DataFile], key: str, number: int) -> None:
         there = self.names([file.path for file in files])
@@ -529,7 +631,64 @@ class IcebergSnapshot:
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
         """Add files without a witness: at least once."""
-        self._commit(files, {}, properties={})
+        if LakeUpsert.of(files) is None:
+            self._commit(files, {}, properties={})
+        else:
+            self._replace(files, "", {})
+
+    def _replace(self, files: Sequence[DataFile], decision: str, witness: dict[str, str]) -> None:
+        """Commit rows in the place of those of their keys, only on the snapshot that was read."""
+        try:
+            added, removed = self._rewritten(files, decision)
+        except FileNotFoundError as error:
+            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
+        failpoint("rewritten")
+        if self._lack(added):
+            self._seen.doing.clear()
+            raise LostRaceError("files that an earlier try has written were cleaned up since")
+        removed_files = [task.file for task in removed]
+        self._commit(added, witness, properties=witness, removed=removed_files, of=files)
+        if self._lack(added):
+            raise StoreError(
+                f"{self._identifier} names files that are not there: they were removed while they "
+                "were being committed. Does somebody clean the table with a retention shorter than "
+                "the default? Roll the table back to the snapshot before."
+            )
+
+    def _lack(self, files: Sequence[DataFile]) -> bool:
+        return None in self._files.find([file.path for file in files])
+
+    def _rewritten(
+        self, files: Sequence[DataFile], decision: str
+    ) -> tuple[list[DataFile], list[FileScanTask]]:
+        import pyarrow as pa
+
+        upsert, columns = LakeUpsert.of(files), self._columns(files)
+        assert upsert is not None  # noqa: S101 - who calls has looked
+        change = staged(self._table.metadata)
+        for each in columns:
+            evolve(change, each)
+        metadata, compression = change.table_metadata, files[0].table[UPSERT]["compression"]
+        look = Overwriting(self._table, self._head, metadata, self._files, DATA, compression)
+        # What was written stands only for a table of the same columns, partitions and order.
+        schema = metadata.schema()
+        decision = f"{decision} {schema!r} {metadata.spec()} {metadata.sort_order()}"
+        doing = self._seen.doing.get(decision)
+        try:
+            if doing is None:
+                names = renamed(columns, schema)
+                rows = changes_of(
+                    self._files, files, upsert.renamed(names), schema.as_arrow(), names
+                )
+                doing = Rewriting(rows)
+                self._seen.doing.clear()
+                self._seen.doing[decision] = doing
+            return look.rewritten(doing)
+        except pa.ArrowException as error:
+            raise StoreError(
+                f"A file of the Iceberg table {self._identifier} cannot be read: {error}. Nothing "
+                "was changed; restore it, and try again."
+            ) from error
 
     def make_durable(self) -> None:
         """Sync the metadata and the newest manifests, which the library does not."""
@@ -558,18 +717,26 @@ class IcebergSnapshot:
         summary: Mapping[str, str],
         *,
         properties: Mapping[str, str],
+        removed: Sequence[IcebergFile] = (),
+        of: Sequence[DataFile] = (),
     ) -> None:
+        """Commit files, and what they are ``of`` where their rows waited in others."""
+        from pyiceberg.table.update import AssertCurrentSchemaId
+
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 added = list(pool.map(self._described, files))
             self._prepare_copy()
             change = self._table.transaction()
-            for columns in self._columns(files):
+            schema: dict[str, Any] = {"current-schema-id": self._table.metadata.current_schema_id}
+            checked = AssertCurrentSchemaId.model_validate(schema)
+            change._requirements += (checked,)  # noqa: SLF001 - a schema is changed by no snapshot
+            for columns in self._columns(of or files):
                 evolve(change, columns)
             self._branch_off(change)
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
-                self._stage(change, theirs, spec, summary)
+                self._stage(change, theirs, spec, summary, removed)
             if properties:
                 change.set_properties(dict(properties))
             # The library removes the manifests of a commit that was refused with 409. That may be
@@ -588,6 +755,7 @@ class IcebergSnapshot:
         files: Sequence[IcebergFile],
         spec: int,
         summary: Mapping[str, str],
+        removed: Sequence[IcebergFile],
     ) -> None:
         """Stage a snapshot with files that were written by one spec, which need not be the newest.
 
@@ -596,9 +764,14 @@ class IcebergSnapshot:
         self._change_copy(default_spec_id=spec)
         update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
         merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
-        with update.merge_append() if merges else update.fast_append() as snapshot:
+        producer = update.merge_append() if merges else update.fast_append()
+        if removed:
+            producer = overwrite(change, self._branch, summary)
+        with producer as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
+            for file in removed:
+                snapshot.delete_data_file(file)
 
     def _prepare_copy(self) -> None:
         """Change this copy of the metadata for the commit; the table gets only what is staged.
@@ -619,9 +792,7 @@ class IcebergSnapshot:
 
     @property
     def _head(self) -> Snapshot | None:
-        """The newest snapshot of the branch; a branch that is not there begins with main's."""
-        metadata = self._table.metadata
-        return metadata.snapshot_by_name(self._branch) or metadata.current_snapshot()
+        return head_of(self._table.metadata, self._branch)
 
     def _branch_off(self, change: Transaction) -> None:
         """Stage the branch where it is not there, as after it was published and dropped.
@@ -648,7 +819,8 @@ class IcebergSnapshot:
         """Whether the table still knows the spec of these files, and has room for their columns."""
         metadata = self._table.metadata
         evolving = [file for file in files if LAST in file.table]
-        return all(spec_of(metadata, file.table) is not None for file in files) and not any(
+        placed = [file for file in files if UPSERT not in file.table]
+        return all(spec_of(metadata, file.table) is not None for file in placed) and not any(
             conflict(metadata, columns, file.table[LAST])
             for file in evolving
             for columns in self._columns([file])
@@ -660,7 +832,8 @@ class IcebergSnapshot:
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files))
-        arrow = [footer.schema.to_arrow_schema() for footer in footers]
+        upsert = LakeUpsert.of(files)
+        arrow = [numbered(footer.schema.to_arrow_schema(), upsert) for footer in footers]
         found: list[Schema] = []
         for each in map(pyarrow_to_schema, arrow):
             if each not in found:
@@ -671,13 +844,16 @@ class IcebergSnapshot:
         """Return a file's own description, which this process reads once."""
         import pyarrow.parquet as pq
 
-        if file.path not in self._footers:
+        footers = self._seen.footers
+        if file.path not in footers:
+            if len(footers) > _FOOTERS_AT_MOST:
+                footers.clear()
             try:
                 with self._files.open(file.path) as data:
-                    self._footers[file.path] = pq.read_metadata(data)
+                    footers[file.path] = pq.read_metadata(data)
             except FileNotFoundError as error:
                 raise LostRaceError(f"{file.path} is gone") from error
-        return self._footers[file.path]
+        return footers[file.path]
 
     def _described(self, file: DataFile) -> IcebergFile:
         """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
@@ -741,6 +917,12 @@ def _evolving(change: Transaction, columns: Schema) -> str | None:
     return None
 
 
+def _keyless(upsert: LakeUpsert, columns: Schema, change: Transaction) -> str | None:
+    """Return why rows have no key in the table as it is by now."""
+    lost = lacking(upsert.key, columns, change.table_metadata.schema())
+    return f"it has no column {', '.join(lost)}, of the key of an upsert" if lost else None
+
+
 def _sync(uri: str) -> None:
     path = as_local_path(uri)
     if path is not None:
@@ -777,7 +959,8 @@ class IcebergParticipant(LakeParticipant):
 
 
 def made(
-    catalog: Catalog,
+    catalog_name: str,
+    properties: Mapping[str, str],
     identifier: str,
     *,
     name: str,
@@ -791,11 +974,15 @@ def made(
         ConfigurationError: the table has a feature that we cannot write, or is not on a disk.
         StoreError: there is no table, or it cannot be read.
     """
+    catalog = reached(catalog_name, properties)
     table = opened(catalog, identifier)
     refuse(identifier, table, branch)
     options = store_options(table.io.properties)
     uuid = str(table.metadata.table_uuid)
-    log = IcebergLog(catalog, identifier, uuid, location(table), options, branch=branch)
+    whole = partial(reached, catalog_name, properties, whole=True)
+    log = IcebergLog(
+        catalog, identifier, uuid, location(table), options, branch=branch, whole=whole
+    )
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -827,15 +1014,33 @@ def connect(
     catalog = reached(at["catalog"], how)
     options = store_options(opened(catalog, at["table"]).io.properties)
     branch = at.get("branch", MAIN)
-    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
+    whole = partial(reached, at["catalog"], how, whole=True)
+    log = IcebergLog(
+        catalog, at["table"], at["id"], at["location"], options, branch=branch, whole=whole
+    )
     log.look()
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept
     )
 
 
-def reached(name: str, properties: Mapping[str, str]) -> Catalog:
+def kept(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return the open catalog of this process, which all its looks share; see :func:`reached`."""
+    return _kept(name, tuple(sorted(properties.items())))
+
+
+@lru_cache(maxsize=16)
+def _kept(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
+    return reached(name, dict(properties))
+
+
+def reached(name: str, properties: Mapping[str, str], *, whole: bool = False) -> Catalog:
     """Open the catalog ``name``.
+
+    Args:
+        name: of the catalog.
+        properties: as pyiceberg takes them.
+        whole: whether its tables come with all their snapshots, not only those that refs name.
 
     Raises:
         ConfigurationError: pyiceberg is missing, or does not know such a catalog.
@@ -845,8 +1050,10 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
+    from airflow_eos.kinds.iceberg.history import leave_out
+
     try:
-        return load_catalog(name, **properties)
+        catalog = load_catalog(name, **properties)
     except (NotInstalledError, ValueError) as error:
         raise ConfigurationError(
             f"The Iceberg catalog {name!r} cannot be used ({type(error).__name__}). Given were "
@@ -858,3 +1065,6 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
             f"The Iceberg catalog {name!r} was not reached ({type(error).__name__}). Check its "
             "properties and that it runs. Nothing was guessed; try again."
         ) from None
+    if not whole:
+        leave_out(catalog)
+    return catalog

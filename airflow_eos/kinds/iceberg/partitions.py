@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.sorting import SortField, SortOrder
     from pyiceberg.typedef import Record
-    from pyiceberg.types import PrimitiveType
+    from pyiceberg.types import IcebergType, PrimitiveType
 
 _FOLDER_AT_MOST = 200
 """Characters of a folder: a disk takes 255 bytes. Readers go by the values, never by the folder."""
@@ -55,7 +55,14 @@ class IcebergPartitioning:
 
     def partition(self, values: Sequence[pa.Scalar]) -> Partition:
         """See :meth:`Partitioning.partition`."""
-        texts = tuple(map(_text, self._types, values))
+        return self._of(tuple(map(_text, self._types, values)))
+
+    def of_record(self, record: Record) -> Partition:
+        """Return the partition whose values a manifest has."""
+        values = (record[at] for at in range(len(self.spec.fields)))
+        return self._of(tuple(map(text_of, self._types, values)))
+
+    def _of(self, texts: tuple[str | None, ...]) -> Partition:
         if texts not in self._known:
             folder = _folder(self.spec, self.schema, texts) if texts else ""
             self._known[texts] = Partition(folder, texts)
@@ -151,6 +158,31 @@ def _text(kind: PrimitiveType, value: pa.Scalar) -> str | None:
         return None
     told = value.value if pa.types.is_temporal(value.type) else value.as_py()
     return to_bytes(kind, told).hex()
+
+
+def text_of(kind: IcebergType, value: Any) -> str | None:
+    """Return a value as manifests have it, as :func:`_text` returns it."""
+    from pyiceberg.conversions import to_bytes
+
+    return None if value is None else to_bytes(cast("PrimitiveType", kind), value).hex()
+
+
+def keys_within(
+    spec: PartitionSpec, schema: Schema, keys: pa.Table
+) -> dict[int, tuple[IcebergType, set[str | None]]]:
+    """Return, by their places in a spec, the fields that the keys cut, and their values there."""
+    import pyarrow.compute as pc
+    from pyiceberg.transforms import UnknownTransform
+
+    found = {}
+    for at, field in enumerate(spec.fields):
+        if schema.find_column_name(field.source_id) not in keys.column_names:
+            continue
+        if not isinstance(field.transform, UnknownTransform):
+            kind = field.transform.result_type(schema.find_type(field.source_id))
+            values = pc.unique(transformed(field, schema, keys))
+            found[at] = kind, {_text(cast("PrimitiveType", kind), each) for each in values}
+    return found
 
 
 def _folder(spec: PartitionSpec, schema: Schema, texts: tuple[str | None, ...]) -> str:

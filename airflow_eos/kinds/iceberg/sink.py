@@ -5,8 +5,8 @@ The table must be there: in a catalog that pyiceberg knows, on a disk or in a bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.creation import create
 from airflow_eos.kinds.iceberg.evolution import LAST, without_snapshots
+from airflow_eos.kinds.iceberg.merge import waiting_rows
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
@@ -29,6 +30,7 @@ from airflow_eos.kinds.iceberg.participant import (
     SPARED_MS,
     IcebergSnapshot,
     columns_for,
+    kept,
     location,
     made,
     opened,
@@ -40,6 +42,7 @@ from airflow_eos.kinds.iceberg.participant import (
     with_ids,
 )
 from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
+from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
@@ -49,9 +52,12 @@ from airflow_eos.kinds.lake.task import (
     check_application,
     read_files,
 )
+from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
+from airflow_eos.kinds.spill.task import read_back
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -89,6 +95,8 @@ class IcebergSink:
             before they are published.
         distribute: ``hash`` lets Spark put the rows of a partition into one task, so that it has
             one file in a batch; ``none``: each task writes a file for each partition of its rows.
+            Of upserts it is the rows of a key.
+        upsert: rows replace those of their key; without it they are appended.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
@@ -106,6 +114,7 @@ class IcebergSink:
     create: NewTable | None = field(default=None, hash=False)
     branch: str = MAIN
     distribute: Literal["none", "hash"] = "none"
+    upsert: LakeUpsert | None = None
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
@@ -177,9 +186,9 @@ class IcebergSink:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""
         del interval
         store = bound_store(self.store, KIND)
-        catalog = reached(self.catalog_name, self.catalog)
         return made(
-            catalog,
+            self.catalog_name,
+            self.catalog,
             self.identifier,
             name=self.name,
             application=self.application_id,
@@ -194,15 +203,23 @@ class IcebergSink:
             ConfigurationError: the rows have other columns or types, or Spark cannot hash them.
             StoreError: there is no table.
         """
-        with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            rows = in_arrow(schema)
-            require_fit(catalog, self.identifier, rows, self.metadata, adds=self._adds)
+        if self.upsert is not None:
+            self.upsert.refuse({each.name: each.dataType.simpleString() for each in schema.fields})
+        require_fit(
+            kept(self.catalog_name, self.catalog),
+            self.identifier,
+            in_arrow(schema),
+            self.metadata,
+            adds=self._adds,
+            upsert=self.upsert,
+            branch=self.branch,
+        )
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
-        what = TaskFileSpec(
+        of_table = TaskFileSpec(
             KIND,
             self.name,
             str(self.folder),
@@ -210,12 +227,16 @@ class IcebergSink:
             "",
             self.compression,
             SPARED_MS,
-            columns=partial(_numbered, self.identifier, self._known, adds=self._adds),
-            partitions=self.cut,
-            order=self._order,
+            columns=partial(
+                _numbered, self.identifier, self._known, adds=self._adds, upsert=self.upsert
+            ),
             table=self._written_by(),
             storage_options=self._reach(),
         )
+        if self.upsert is None:
+            what = replace(of_table, partitions=self.cut, order=self._order)
+        else:
+            what = replace(of_table, partitions=waiting(self.application_id, self.upsert))
         return ParquetOfTask(
             what,
             task,
@@ -226,14 +247,24 @@ class IcebergSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
+        if self.upsert is not None:
+            what = f"{KIND} {self.name!r}"
+            raise read_back(works, what, "later rows may have replaced theirs")
         paths = [file.path for work in works for file in files_of(work, DATA)]
         return read_files(spark, str(self.folder), paths, self._reach())
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Return why rows would change other rows than this work did; empty: they would not."""
+        del columns
+        return LakeUpsert.changed([files_of(work, "") for work in works], self.upsert)
 
     def distribution(self) -> list[Column]:
         """Return what Spark puts rows together by, see ``distributed``; none: no partitions."""
         from pyspark.sql import functions
         from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
+        if self.upsert is not None:
+            return [functions.col(_quoted(name)) for name in self.upsert.key]
         cut = self.cut
         columns = [functions.col(_quoted(name)) for name in cut.columns]
         if not columns or cut.is_identity:
@@ -244,30 +275,38 @@ class IcebergSink:
     def _adds(self) -> bool:
         return self.schema_evolution == "add"
 
-    def _written_by(self) -> dict[str, int]:
+    def _written_by(self) -> dict[str, Any]:
         """Return what files are written by, for the commit: ids of spec, order and columns."""
         known, order = self._known, self._order
         ordered = {} if order is None else {ORDER: order.order.order_id}
         last = {LAST: known.last_column_id} if self._adds else {}
+        if self.upsert is not None:
+            return {**self.upsert.detail(self.compression), **last}
         return {SPEC: known.default_spec_id, **ordered, **last}
 
     def _reach(self) -> Mapping[str, str] | None:
         """Return how the bucket is reached now: a plan may be older than vended keys live."""
         if not self.vended:
             return self.storage_options
-        with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            return store_options(opened(catalog, self.identifier).io.properties)
+        catalog = kept(self.catalog_name, self.catalog)
+        return store_options(opened(catalog, self.identifier).io.properties)
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""
-        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+        waits = self.upsert is not None  # then a commit again changes nothing
+        with ExitStack() as after:
+            if waits:
+                gone = table_files(str(self.folder), self._reach()).remove
+                after.callback(gone, [file.path for file in files])
+            catalog = after.enter_context(closing(reached(self.catalog_name, self.catalog)))
+            whole = partial(reached, self.catalog_name, self.catalog, whole=True)
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table, self.branch)
                 view = IcebergSnapshot(self.identifier, table, branch=self.branch)
                 view.check(files)
                 # A commit that failed may have arrived: a catalog's error is no answer.
-                if tried > 1 and view.still_names([file.path for file in files]):
+                if tried > 1 and not waits and self._arrived(files, whole):
                     return None
                 try:
                     return view.append_at_once(files)
@@ -278,12 +317,32 @@ class IcebergSink:
                         ) from error
         return None
 
+    def _arrived(self, files: Sequence[DataFile], whole: Callable[[], Catalog]) -> bool:
+        """Whether any snapshot names the files."""
+        with closing(whole()) as catalog:
+            view = IcebergSnapshot(self.identifier, opened(catalog, self.identifier))
+            return bool(view.still_names([file.path for file in files]))
+
 
 def _numbered(
-    identifier: str, metadata: TableMetadata, rows: pa.Schema, *, adds: bool
+    identifier: str,
+    metadata: TableMetadata,
+    rows: pa.Schema,
+    *,
+    adds: bool,
+    upsert: LakeUpsert | None,
 ) -> pa.Schema:
     """Return the rows' columns with the ids that the table has, or will have, for them."""
-    return with_ids(rows, columns_for(identifier, metadata, rows, adds=adds))
+    import pyarrow as pa
+
+    if upsert is None:
+        return with_ids(rows, columns_for(identifier, metadata, rows, adds=adds))
+    theirs = waiting_rows(rows, metadata.schema(), upsert)
+    table = columns_for(identifier, metadata, theirs, adds=adds)
+    found = with_ids(pa.schema([rows.field(name) for name in theirs.names]), table)
+    if upsert.deleted is None or upsert.deleted in found.names:
+        return found
+    return found.append(rows.field(upsert.deleted))
 
 
 def _quoted(name: str) -> str:
@@ -302,6 +361,7 @@ class IcebergOptions(SinkOptions, frozen=True):
     schema_evolution: str | None = None
     create: NewTable | None = None
     branch: str | None = None
+    upsert: LakeUpsert | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
         """See :meth:`SinkOptions.sink`."""

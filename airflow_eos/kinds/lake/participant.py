@@ -197,8 +197,10 @@ class TableSnapshot(Protocol):
         """
         ...
 
-    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> TableSnapshot | None:
         """Commit the files (or none) and the witness, in one step on top of this snapshot.
+
+        Return the table as it answered that it is by now; None where it answers no such thing.
 
         Raises:
             LostRaceError: it is not known whether the commit was done.
@@ -412,6 +414,8 @@ class LakeParticipant(OwnedBeside):
         self._store = store
         self._notes = WorkNotes(store, name)
         self._files = table.files
+        self._looked: TableSnapshot | None = None
+        """The look before the decision, on which its commit is tried first."""
         self._settled_at: tuple[int, dict[str, Any]] | None = None
         """The batch that was settled last, and the table's place when its log told so."""
         self._beside = OwnershipFile(
@@ -458,6 +462,7 @@ class LakeParticipant(OwnedBeside):
                         Remedy(start=True),
                     )
                 view.check(files)
+                self._looked = view
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
@@ -585,14 +590,16 @@ class LakeParticipant(OwnedBeside):
     def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
         """Commit all work of the decision, or its loss; return the outcome that the witness tells.
 
-        ``given_up`` commits the loss although all files may be there. Only a look at the table
-        tells the outcome, neither the reply to our commit nor its error.
+        ``given_up`` commits the loss although all files may be there. Only the table as it is
+        tells the outcome, be it in the reply to our commit, and no error does.
         """
         works = [work for work in decision.works if work.participant == self._name]
         reason = ""
+        looked, self._looked = self._looked, None
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
-            view = self._table.look()
+            view = looked or self._table.look()
+            looked = None
             outcome = self._told(view, decision)
             if outcome is not None:
                 self._settled_at = (decision.batch_id, view.place)
@@ -603,7 +610,7 @@ class LakeParticipant(OwnedBeside):
             batch = 2 * decision.batch_id
             try:
                 view.check(files)
-                view.append(files, self._slot(decision), batch + 1 if files else batch)
+                looked = view.append(files, self._slot(decision), batch + 1 if files else batch)
             except LostRaceError as error:
                 reason = f": {error}"
         raise StoreError(

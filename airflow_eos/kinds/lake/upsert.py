@@ -6,9 +6,11 @@ they are decided, whoever settles writes the table's files without their keys, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.key_columns import require_key_columns
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.lake.files import TableFiles
 
 _AT = "__eos_at"
+File = TypeVar("File")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ class LakeUpsert:
         told = files[0].table.get(UPSERT) if files else None
         return None if told is None else cls(told["key"], told["deleted"])
 
+    @classmethod
+    def changed(cls, works: Iterable[Sequence[DataFile]], now: LakeUpsert | None) -> str:
+        """Return why rows would change other rows than works did; empty: they would not."""
+        found = [cls.of(files) for files in works]
+        if all(each == now for each in found):
+            return ""
+        return f"rows were written by {found}, and now by {now}"
+
     def detail(self, compression: str) -> dict[str, Any]:
         """Return what :meth:`of` reads, for the decision."""
         return {
@@ -62,6 +73,11 @@ class LakeUpsert:
                 "compression": compression,
             }
         }
+
+    def renamed(self, names: Mapping[str, str]) -> LakeUpsert:
+        """Return the same, by the names that a table has for columns by now."""
+        deleted = None if self.deleted is None else names.get(self.deleted, self.deleted)
+        return LakeUpsert([names.get(name, name) for name in self.key], deleted)
 
     def refuse(self, columns: Mapping[str, str]) -> None:
         """Refuse rows without the columns of the upsert, or of other types (ConfigurationError).
@@ -141,16 +157,64 @@ class Changes:
     rows: pa.Table
 
 
+@dataclass
+class Rewriting:
+    """What is to become of the files of a table by one decision.
+
+    It outlives a lost race: what was written stands, as long as the table has the file.
+
+    Attributes:
+        changes: the rows of the decision.
+        added: the files of these rows; None where they are not written yet.
+        instead: of each file that was read, by its name, what is in its place: None where nothing
+            changes in it, nothing where it only goes.
+    """
+
+    changes: Changes
+    added: list[DataFile] | None = None
+    instead: dict[str, list[DataFile] | None] = field(default_factory=dict)
+
+    def of(
+        self,
+        there: Iterable[tuple[str, File]],
+        new: Callable[[pa.Table], Iterable[DataFile]],
+        without: Callable[[File, pa.Table], list[DataFile] | None],
+    ) -> tuple[list[DataFile], list[File]]:
+        """Write what is not written yet; return the files to add to the table, and to remove.
+
+        Args:
+            there: the files that may have rows of the keys, by names that tell their rows apart.
+            new: writes the rows.
+            without: writes the rows of a file that have none of the keys; None: all of them.
+        """
+        if self.added is None:
+            self.added = list(new(self.changes.rows))
+        added, removed = list(self.added), []
+        for name, file in there:
+            if name not in self.instead:
+                self.instead[name] = without(file, self.changes.keys)
+            by = self.instead[name]
+            if by is not None:
+                added += by
+                removed.append(file)
+        return added, removed
+
+
 def changes_of(
-    files: TableFiles, waiting: Sequence[DataFile], upsert: LakeUpsert, columns: pa.Schema
+    files: TableFiles,
+    waiting: Sequence[DataFile],
+    upsert: LakeUpsert,
+    columns: pa.Schema,
+    names: Mapping[str, str] | None = None,
 ) -> Changes:
     """Read the rows of a decision, and keep the last of each key.
 
     Args:
         files: of the table.
         waiting: the files of the decision.
-        upsert: as the decision has it.
+        upsert: as the table's columns are called now.
         columns: the table's columns; one that the rows lack is not written.
+        names: of columns of the rows that the table calls otherwise by now.
 
     Raises:
         FileNotFoundError: a file is gone.
@@ -162,7 +226,8 @@ def changes_of(
     tables = []
     for file in sorted(waiting, key=lambda each: int(each.name.partition("-")[0])):
         with files.open(file.path) as data:
-            tables.append(pq.read_table(data))
+            read = pq.read_table(data)
+        tables.append(read.rename_columns([(names or {}).get(n, n) for n in read.column_names]))
     rows = _last_of_each(pa.concat_tables(tables), upsert.key)
     stay = [field for field in columns if field.name in rows.column_names]
     whole = rows.select([field.name for field in stay]).cast(pa.schema(stay))
@@ -181,6 +246,57 @@ def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     if len(last) == len(rows):
         return rows
     return rows.take(pa.array(np.sort(last[f"{_AT}_max"].to_numpy())))
+
+
+def written(
+    files: TableFiles,
+    data: str,
+    partition: Partition,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    compression: str,
+    table: Mapping[str, Any],
+) -> DataFile:
+    """Write a new file of a table, durably.
+
+    Args:
+        files: of the table.
+        data: what the path of a data file begins with.
+        partition: of all rows.
+        schema: of the file; the rows may have more columns.
+        batches: the rows.
+        compression: of Parquet.
+        table: see :class:`DataFile`.
+
+    Raises:
+        StoreError: the disk or the store refuses.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, rows = f"{data}{partition.folder}{uuid.uuid4().hex}.parquet", 0
+    with ExitStack() as undo, files.refusing("writing files of an upsert"):
+        out = files.begin(path)
+        undo.callback(files.drop, path, out)
+        with pq.ParquetWriter(out, schema, compression=compression, store_schema=False) as writer:
+            for batch in batches:
+                part = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                writer.write_table(part)
+                rows += len(part)
+        found = files.keep(path, out)
+        undo.pop_all()
+    return DataFile(path, found.size, rows, found.modified_at_ms, found.tail, partition, table)
+
+
+def left(batches: Iterable[pa.RecordBatch], stay: np.ndarray[Any, Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that stay, of all in their order."""
+    import pyarrow as pa
+
+    at = 0
+    for batch in batches:
+        yield batch.filter(pa.array(stay[at : at + len(batch)]))
+        at += len(batch)
 
 
 def touched(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:

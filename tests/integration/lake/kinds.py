@@ -162,6 +162,18 @@ class IcebergParted(Iceberg):
                 spec.add_field("value", "bucket[4]").add_field("key", "truncate[1]")
 
 
+class IcebergUpsert(Iceberg):
+    """As of Delta."""
+
+    name = "iceberg-upsert"
+
+    def sink(self, folder: Path) -> IcebergSink:
+        return replace(super().sink(folder), upsert=LakeUpsert(["key"]))
+
+    def files(self, folder: Path) -> Path:
+        return folder / "data" / "_eos" / "etl" / "rows"
+
+
 class _InBucket:
     """A table whose objects the server keeps as files, which the tests look at."""
 
@@ -226,6 +238,10 @@ class IcebergByRest(IcebergInBucket):
         return by_rest(self.server["catalog"]["uri"], self.server["options"])
 
 
+class IcebergUpsertByRest(IcebergByRest, IcebergUpsert):
+    name = "iceberg-upsert-rest-s3"
+
+
 def by_rest(uri: str, options: Mapping[str, str]) -> dict[str, str]:
     """How a client reaches a REST catalog and its bucket, without the bucket's keys."""
     return {
@@ -242,8 +258,10 @@ KINDS: dict[str, Kind] = {
     "delta-upsert": DeltaUpsert(),
     "iceberg": ICEBERG,
     "iceberg-parted": IcebergParted(),
+    "iceberg-upsert": IcebergUpsert(),
     "delta-s3": DeltaInBucket(),
     "delta-upsert-s3": DeltaUpsertInBucket(),
     "iceberg-s3": IcebergInBucket(),
     "iceberg-rest-s3": IcebergByRest(),
+    "iceberg-upsert-rest-s3": IcebergUpsertByRest(),
 }

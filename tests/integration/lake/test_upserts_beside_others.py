@@ -5,10 +5,11 @@ The log says in which order they came; applied in that order, their batches are 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.delta import participant as of_delta
+from airflow_eos.kinds.iceberg import participant as of_iceberg
+from airflow_eos.kinds.iceberg.merge import Overwriting
+from tests.integration.lake import test_delta_upserts as of_delta_tests
+from tests.integration.lake import test_iceberg_upserts as of_iceberg_tests
+from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import Stage
-from tests.integration.lake.test_delta_upserts import COMMITTED, SCHEMA, Upserting, prepared
+from tests.integration.lake.test_delta_upserts import COMMITTED, SCHEMA, prepared
 
 pytestmark = pytest.mark.proof
 BATCHES = 12
@@ -35,9 +42,9 @@ class DeathError(Exception):
 
 
 class Stream(Stage):
-    def __init__(self, folder: Path, table: Path, name: str) -> None:
-        super().__init__(Upserting(application=name), folder / name)
-        self._at = table
+    def __init__(self, kind: Any, folder: Path, name: str) -> None:
+        super().__init__(kind, folder / name)
+        self._at = folder / "table"
         self.name = name
         self.given: dict[tuple[str, int], list[Row]] = {}
         self.claimed()
@@ -90,50 +97,114 @@ def dying(act: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
     return acted
 
 
-def committed(table: Path) -> list[tuple[str, int]]:
-    """Stream and batch of each commit, in the order of the log."""
-    found = []
-    for commit in sorted((table / "_delta_log").glob("*[0-9].json")):
-        for line in commit.read_text().splitlines():
-            said = json.loads(line).get("txn")
-            if said is not None:
-                assert said["version"] % 2, "no batch was lost"
-                found.append((said["appId"].partition("/")[0], said["version"] // 2))
-    return found
+class Delta:
+    """Its log, compaction, and who dies where."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        DeltaTable.create(str(table), schema=SCHEMA)
+
+    def kind(self, name: str) -> Any:
+        return of_delta_tests.Upserting(application=name)
+
+    def die(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
+        monkeypatch.setattr(of_delta, "rewritten", dying(of_delta.__dict__["rewritten"], chance))
+        view = of_delta.DeltaSnapshot
+        monkeypatch.setattr(view, "_commit", dying(view._commit, chance))
+
+    def optimize(self) -> None:
+        with contextlib.suppress(DeltaError):  # overtaken
+            DeltaTable(self.table).optimize.compact()
+            DeltaTable(self.table).create_checkpoint()
+
+    def slots(self) -> Iterator[tuple[str, int]]:
+        """What each commit wrote into which slot, in the order of the log."""
+        for commit in sorted((self.table / "_delta_log").glob("*[0-9].json")):
+            for line in commit.read_text().splitlines():
+                said = json.loads(line).get("txn")
+                if said is not None:
+                    yield said["appId"], said["version"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        asked = QueryBuilder().register("t", DeltaTable(self.table)).execute("SELECT id, v FROM t")
+        found: list[dict[str, Any]] = pa.table(asked).to_pylist()
+        return found
+
+
+class Iceberg:
+    """As Delta; the optimizer is of another program, which reads and replaces all files."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        ICEBERG.create(table, SCHEMA)
+        self._change(self._often_merged)
+
+    @staticmethod
+    def _often_merged(table: Any) -> None:
+        told = {"commit.manifest.min-count-to-merge": "3", "commit.retry.num-retries": "0"}
+        table.transaction().set_properties(told).commit_transaction()
+
+    def _change(self, change: Callable[[Any], object]) -> None:
+        with contextlib.closing(ICEBERG.catalog(self.table)) as catalog:
+            change(catalog.load_table("db.rows"))
+
+    def kind(self, name: str) -> Any:
+        return of_iceberg_tests.Upserting(application=name)
+
+    def die(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
+        monkeypatch.setattr(Overwriting, "rewritten", dying(Overwriting.rewritten, chance))
+        view = of_iceberg.IcebergSnapshot
+        monkeypatch.setattr(view, "_commit", dying(view._commit, chance))
+
+    def optimize(self) -> None:
+        def compact(table: Any) -> None:
+            if table.current_snapshot() is not None:
+                table.overwrite(table.scan().to_arrow())
+
+        with contextlib.suppress(CommitFailedException, ValidationException):  # overtaken
+            self._change(compact)
+
+    def slots(self) -> Iterator[tuple[str, int]]:
+        with contextlib.closing(ICEBERG.catalog(self.table)) as catalog:
+            snapshots = catalog.load_table("db.rows").metadata.snapshots
+        for snapshot in sorted(snapshots, key=lambda each: each.sequence_number):
+            for key, value in snapshot.summary.additional_properties.items():
+                if key.startswith("eos."):
+                    yield key.removeprefix("eos."), int(value)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ICEBERG.rows(self.table).to_pylist()
+        return found
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("of", [Delta, Iceberg])
 def test_each_batch_is_there_once_and_the_newest_row_of_each_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, of: Callable[[Path], Any]
 ):
-    chance, table, over = random.Random(seed), tmp_path / "table", threading.Event()
-    DeltaTable.create(str(table), schema=SCHEMA)
-    streams = [Stream(tmp_path, table, name) for name in ("a", "b", "c")]
-    monkeypatch.setattr(of_delta, "rewritten", dying(of_delta.__dict__["rewritten"], chance))
-    view = of_delta.DeltaSnapshot
-    monkeypatch.setattr(view, "_commit", dying(view._commit, chance))
+    chance, over = random.Random(seed), threading.Event()
+    table = of(tmp_path / "table")
+    streams = [Stream(table.kind(name), tmp_path, name) for name in ("a", "b", "c")]
+    table.die(monkeypatch, chance)
 
     def optimize() -> None:
         while not over.wait(0.05):
-            try:
-                DeltaTable(table).optimize.compact()
-                DeltaTable(table).create_checkpoint()
-            except DeltaError:
-                continue  # overtaken
+            table.optimize()
 
     def deliver() -> None:
         together([lambda s=s: s.run(random.Random(f"{seed}{s.name}")) for s in streams])  # type: ignore[misc]
         over.set()
 
     together([deliver, optimize])
-    order = committed(table)
+    order = []
+    for slot, number in table.slots():
+        assert number % 2, "no batch was lost"
+        order.append((slot.partition("/")[0], number // 2))
     assert sorted(order) == [(s.name, batch) for s in streams for batch in range(BATCHES)]
     expected: dict[int, str] = {}
     for name, batch in order:
         for key, value, gone in next(s.given for s in streams if s.name == name)[name, batch]:
             expected.pop(key, None)
             expected |= {} if gone else {key: value}
-    asked = QueryBuilder().register("t", DeltaTable(table)).execute("SELECT id, v FROM t")
-    rows = pa.table(asked).to_pylist()
-    assert sorted((row["id"], row["v"]) for row in rows) == sorted(expected.items())
-    assert list((table / "_eos").rglob("*.parquet")) == []
+    assert sorted((row["id"], row["v"]) for row in table.rows()) == sorted(expected.items())
+    assert [*tmp_path.rglob("_eos/*/rows/*.parquet")] == []

@@ -1,0 +1,258 @@
+"""Tables without their former snapshots, so that a batch costs the same whatever the table's age.
+
+pyiceberg parses every snapshot at each look, and copies all of them several times in each commit.
+A REST catalog is asked for those alone that branches and tags name. Elsewhere pyiceberg reads and
+writes the metadata file itself, through a FileIO: this one leaves the others out, and puts them
+back, byte by byte, into the file that is made of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
+from typing_extensions import Buffer, override
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import InputStream, OutputStream
+    from requests import Response
+
+_FILE_IO = "py-io-impl"
+_LOADING = "snapshot-loading-mode"
+_OF = "eos-without-history-of"
+"""In the properties of metadata without history: the file that has it. It is never written."""
+_KEPT = 4
+_Fields = dict[str, msgspec.Raw]
+
+
+class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
+    snapshot_id: int
+
+
+class _Version(msgspec.Struct, frozen=True, rename="kebab"):
+    metadata_file: str
+
+
+def leave_out(catalog: Catalog) -> None:
+    """Let the tables of an open catalog come without history; what the user chose of it stands."""
+    catalog.properties.setdefault(_LOADING, "refs")
+    catalog.properties.setdefault(_FILE_IO, f"{SlimFileIO.__module__}.{SlimFileIO.__qualname__}")
+    session = getattr(catalog, "_session", None)  # of REST, which the library shows to nobody
+    if session is not None:  # all history comes with the reply to each commit
+        session.hooks["response"].append(_slim_reply)
+
+
+def _slim_reply(response: Response, **_: Any) -> Response:
+    from requests import Response
+
+    if not response.ok or b'"snapshots"' not in response.content:
+        return response
+    fields = msgspec.json.decode(response.content, type=_Fields)
+    if "metadata" not in fields:
+        return response
+    fields["metadata"] = msgspec.Raw(slim(bytes(fields["metadata"])))
+    found = Response()
+    for name in ("status_code", "headers", "url", "encoding", "reason", "request", "history"):
+        setattr(found, name, getattr(response, name))
+    found.raw = io.BytesIO(msgspec.json.encode(fields))
+    return found
+
+
+def slim(metadata: bytes, location: str = "") -> bytes:
+    """Return a table's metadata without its history.
+
+    Args:
+        metadata: JSON, as the format has it.
+        location: the file of it, which is written anew from the result; empty: it is only read.
+    """
+    fields = msgspec.json.decode(metadata, type=_Fields)
+    if "snapshots" not in fields:
+        return metadata
+    named, snapshots = _named(fields), _by_id(fields)
+    fields["snapshots"] = _raw([each for key, each in snapshots.items() if key in named])
+    fields["snapshot-log"] = _raw([])
+    if location:
+        fields["properties"] = _raw(_properties(fields) | {_OF: location})
+    return msgspec.json.encode(fields)
+
+
+def whole(metadata: bytes, former: Callable[[str], Stored]) -> bytes:
+    """Return metadata that was made of what :func:`slim` returned, with the history of before.
+
+    Args:
+        metadata: of the next version.
+        former: returns what is in a file of metadata.
+
+    Raises:
+        ValueError: it was not made of that file: nothing may be written.
+    """
+    fields = msgspec.json.decode(metadata, type=_Fields)
+    properties = _properties(fields)
+    location = properties.pop(_OF, None)
+    if location is None:
+        return metadata
+    made_of = msgspec.json.decode(fields.get("metadata-log", b"[]"), type=list[_Version])
+    if not made_of or made_of[-1].metadata_file != location:
+        raise ValueError(f"the metadata of a table was not made of {location}: nothing is written")
+    stored = former(location)
+    before = msgspec.json.decode(stored.whole, type=_Fields)
+    seen, found = (
+        _by_id(msgspec.json.decode(each, type=_Fields)) for each in (stored.slim, metadata)
+    )
+    if not seen.keys() <= found.keys():
+        raise ValueError(f"snapshots of {location} are to go: nothing is written")
+    new = [raw for key, raw in found.items() if key not in seen]
+    log = msgspec.json.decode(fields.get("snapshot-log", b"[]"), type=list[msgspec.Raw])
+    fields["properties"] = _raw(properties)
+    fields["snapshots"] = _longer(before.get("snapshots"), new)
+    fields["snapshot-log"] = _longer(before.get("snapshot-log"), log)
+    return msgspec.json.encode(fields)
+
+
+def _longer(array: msgspec.Raw | None, more: list[msgspec.Raw]) -> msgspec.Raw:
+    """Return a list with more at its end, of which nothing is looked into."""
+    inner = memoryview(b"" if array is None else array)[1:-1]
+    is_empty = not bytes(inner[:99]).strip()
+    parts: list[Buffer] = [*([] if is_empty else [inner]), *more]
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
+
+
+def _named(fields: _Fields) -> set[int]:
+    refs = msgspec.json.decode(fields.get("refs", b"{}"), type=dict[str, _Snapshot])
+    current = msgspec.json.decode(fields.get("current-snapshot-id", b"null"), type=int | None)
+    return {each.snapshot_id for each in refs.values()} | ({current} if current else set())
+
+
+def _by_id(fields: _Fields) -> dict[int, msgspec.Raw]:
+    found = fields.get("snapshots", b"[]")
+    ids = msgspec.json.decode(found, type=list[_Snapshot])
+    each = msgspec.json.decode(found, type=list[msgspec.Raw])
+    return {one.snapshot_id: raw for one, raw in zip(ids, each, strict=True)}
+
+
+def _properties(fields: _Fields) -> dict[str, str]:
+    return msgspec.json.decode(fields.get("properties", b"{}"), type=dict[str, str])
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+class Stored(NamedTuple):
+    """A file of metadata: what is in it, and the same without history."""
+
+    whole: bytes
+    slim: bytes
+
+
+_files: dict[str, Stored] = {}
+"""The files that were read or written last, by their locations; a file never changes."""
+
+
+def _keep(location: str, metadata: bytes, made_of: bytes) -> Stored:
+    found = _files[location] = Stored(metadata, slim(made_of, location))
+    while len(_files) > _KEPT:
+        _files.pop(next(iter(_files)), None)
+    return found
+
+
+class SlimFileIO(FileIO):
+    """The FileIO that pyiceberg would take for a location, but for metadata files."""
+
+    def new_input(self, location: str) -> InputFile:
+        """See :meth:`FileIO.new_input`."""
+        file = self._of(location).new_input(location)
+        return _SlimFile(file) if _is_metadata(location) else file
+
+    def new_output(self, location: str) -> OutputFile:
+        """See :meth:`FileIO.new_output`."""
+        file = self._of(location).new_output(location)
+        return _WholeFile(file, self) if _is_metadata(location) else file
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """See :meth:`FileIO.delete`."""
+        name = location if isinstance(location, str) else location.location
+        self._of(name).delete(name)
+
+    def stored(self, location: str) -> Stored:
+        """Return what is in a file of metadata."""
+        return _stored(self._of(location).new_input(location))
+
+    def _of(self, location: str) -> FileIO:
+        properties = {name: told for name, told in self.properties.items() if name != _FILE_IO}
+        return self._each.setdefault(location.partition(":")[0], load_file_io(properties, location))
+
+    @cached_property
+    def _each(self) -> dict[str, FileIO]:
+        return {}
+
+
+def _is_metadata(location: str) -> bool:
+    return location.endswith(".metadata.json") and not location.endswith(".gz.metadata.json")
+
+
+def _stored(file: InputFile) -> Stored:
+    found = _files.get(file.location)
+    if found is None or len(found.whole) != len(file):
+        with file.open() as data:
+            read = data.read()
+        found = _keep(file.location, read, read)
+    return found
+
+
+class _SlimFile(InputFile):
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file.location)
+        self._file = file
+
+    def __len__(self) -> int:
+        return len(_stored(self._file).slim)
+
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    @override
+    def open(self, seekable: bool = True) -> InputStream:
+        del seekable
+        return io.BytesIO(_stored(self._file).slim)
+
+
+class _WholeFile(OutputFile):
+    def __init__(self, file: OutputFile, files: SlimFileIO) -> None:
+        super().__init__(file.location)
+        self._file, self._files = file, files
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    def to_input_file(self) -> InputFile:
+        return self._files.new_input(self.location)
+
+    @override
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _WholeStream(self._file, self._files, overwrite=overwrite)
+
+
+class _WholeStream(io.BytesIO):
+    """What is written is gathered, and is the file once all of it is there."""
+
+    def __init__(self, file: OutputFile, files: SlimFileIO, *, overwrite: bool) -> None:
+        super().__init__()
+        self._file, self._overwrite, self._files = file, overwrite, files
+
+    def __exit__(self, *error: Any) -> None:  # noqa: PYI036 - as its base
+        if error[0] is None:
+            given = self.getvalue()
+            written = whole(given, self._files.stored)
+            with self._file.create(overwrite=self._overwrite) as out:
+                out.write(written)
+            _keep(self._file.location, written, given)
+        super().__exit__(*error)

@@ -1,0 +1,643 @@
+"""Rows of an Iceberg table replace those of their key exactly once; see ``test_delta_upserts``."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.sorting import SortDirection
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import Record
+from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType
+
+from airflow_eos.core.checkpoint import Decision
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.kinds.iceberg.merge import Overwriting
+from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.kinds.lake.upsert import LakeUpsert
+from tests.integration.lake.kinds import KINDS, Iceberg
+from tests.integration.lake.stage import Stage, stopped
+from tests.integration.lake.test_delta_upserts import (
+    KEYS,
+    ROWS,
+    SCHEMA,
+    UPSERT,
+    decided,
+    prepared,
+    replacing,
+    settled,
+    spark_schema,
+)
+
+COMMITTED, ABORTED = Outcome.COMMITTED, Outcome.ABORTED
+
+
+class Upserting(Iceberg):
+    def __init__(self, upsert: LakeUpsert = UPSERT, application: str = "etl", **more: Any) -> None:
+        self.upsert = upsert
+        self.more = {"application_id": application, **more}
+
+    def sink(self, folder: Path) -> IcebergSink:
+        return replace(super().sink(folder), upsert=self.upsert, **self.more)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(Upserting(), tmp_path).made(SCHEMA)
+
+
+def delivered(stage: Stage, *rows: tuple[Any, ...], batch: int, schema: pa.Schema = ROWS) -> None:
+    work = prepared(stage, *rows, schema=schema)
+    stage.decide(work, batch=batch)
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+
+
+def changed(stage: Stage, change: Callable[[Table], object]) -> None:
+    """Another program changes the table."""
+    with closing(Iceberg().catalog(stage.table)) as catalog:
+        change(catalog.load_table("db.rows"))
+
+
+def table_of(stage: Stage) -> Table:
+    with closing(Iceberg().catalog(stage.table)) as catalog:
+        found: Table = catalog.load_table("db.rows")
+    return found
+
+
+def found(stage: Stage) -> dict[int, str]:
+    rows = stage.kind.rows(stage.table)
+    ids = rows["id"].to_pylist()
+    assert len(set(ids)) == len(ids), "a row for each key"
+    return dict(zip(ids, rows["v"].to_pylist(), strict=True))
+
+
+def waiting(stage: Stage) -> list[Path]:
+    return list((stage.table / "data" / "_eos").rglob("*.parquet"))
+
+
+def appended(number: int) -> Callable[[Table], None]:
+    rows = pa.table({"id": [number], "v": ["theirs"]}, SCHEMA)
+    return lambda table: table.append(rows)
+
+
+def between(act: Callable[[int], object]) -> Any:
+    """Let something happen after each rewriting, before its commit; return what was rewritten."""
+    rewrite, seen = Overwriting.rewritten, []
+
+    def rewritten(look: Overwriting, doing: Any) -> Any:
+        seen.append(rewrite(look, doing))
+        act(len(seen))
+        return seen[-1]
+
+    return patch.object(Overwriting, "rewritten", rewritten), seen
+
+
+def test_a_row_replaces_that_of_its_key_and_deletes_take_it_away(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), (3, "c"), batch=0)
+    delivered(stage, (2, "B"), (3, None, True), (4, "d"), (9, None, True), batch=1)
+    assert found(stage) == {1: "a", 2: "B", 4: "d"}
+    assert waiting(stage) == []
+    assert stage.noted() == set()
+    delivered(stage, (1, None, True), (2, None, True), (4, None, True), batch=2)
+    assert found(stage) == {}
+    head = table_of(stage).current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary.operation is Operation.OVERWRITE, "by which other writers see a conflict"
+    assert head.summary["total-records"] == "0"
+
+
+def test_within_a_batch_the_last_row_of_a_key_stays(stage: Stage):
+    first = prepared(stage, (1, "first"), (1, "later"), (2, "x", True), (2, "back"), task=2)
+    second = prepared(stage, (1, "of a higher task"), (3, "y"), (3, None, True), task=10)
+    stage.decide(second, first)
+    assert set(stage.participant().commit([first, second]).values()) == {COMMITTED}
+    assert found(stage) == {1: "of a higher task", 2: "back"}
+
+
+def test_a_commit_again_changes_nothing_twice(stage: Stage):
+    first = decided(stage, (1, "a"), batch=0)
+    assert settled(stage, first) is COMMITTED
+    delivered(stage, (1, "b"), (2, "c"), batch=1)
+    commits = stage.kind.commits(stage.table)
+    assert settled(stage, first) is Outcome.UNKNOWN, "a later batch stands"
+    assert stage.kind.commits(stage.table) == commits
+    assert found(stage) == {1: "b", 2: "c"}
+
+
+def test_waiting_rows_that_are_gone_are_a_replay_and_no_silence(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    lost = decided(stage, (1, "b"), batch=1)
+    waiting(stage)[0].unlink()
+    assert settled(stage, lost) is ABORTED
+    again = decided(stage, (1, "b"), batch=1, attempt=2)
+    assert settled(stage, again) is COMMITTED
+    assert found(stage) == {1: "b"}
+
+
+def _compacted(table: Table) -> None:
+    rows = table.scan().to_arrow()
+    table.overwrite(rows)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [appended(7), appended(2), _compacted, lambda table: table.delete("id = 1")],
+    ids=["an append", "an append of the same key", "a compaction", "a delete"],
+)
+def test_what_another_engine_commits_in_between_is_seen(stage: Stage, act):
+    """On the snapshot that was read the commit would bring rows back, or leave a key twice."""
+    for batch in range(3):
+        delivered(stage, (1 + batch, "a"), batch=batch)
+    work = decided(stage, (2, "b"), (4, "d"), batch=3)
+    racing, seen = between(lambda tries: tries == 1 and changed(stage, act))
+    with racing:
+        assert settled(stage, work) is COMMITTED
+    assert len(seen) == 2
+    left = found(stage)
+    assert (left.pop(1, None) is None) == ("delete" in str(act.__code__.co_names))
+    assert left == {2: "b", 3: "a", 4: "d"} | ({7: "theirs"} if 7 in left else {})
+
+
+def test_a_lost_race_writes_nothing_again(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (1, "c"), batch=1)
+    racing, seen = between(lambda tries: tries < 3 and changed(stage, appended(100 + tries)))
+    with racing:
+        assert settled(stage, work) is COMMITTED
+    assert len(seen) == 3
+    assert [added for added, _ in seen] == [seen[0][0]] * 3, "the same files, written once"
+    assert found(stage) == {1: "c", 2: "b", 101: "theirs", 102: "theirs"}
+
+
+def test_what_a_cleaner_took_between_two_tries_is_written_again(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (1, "c"), batch=1)
+
+    def cleaned(tries: int) -> None:
+        if tries == 1:
+            for file in seen[0][0]:
+                (stage.table / file.path).unlink()
+            changed(stage, appended(7))
+
+    racing, seen = between(cleaned)
+    with racing:
+        assert settled(stage, work) is COMMITTED
+    assert found(stage) == {1: "c", 2: "b", 7: "theirs"}
+
+
+def test_two_processes_at_once_commit_a_decision_once(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    work, other = decided(stage, (1, "b"), (2, "c"), batch=1), stage.participant()
+    inner: list[Any] = []
+
+    def rival(_tries: int) -> None:
+        if not inner:
+            inner.append(None)
+            inner[0] = set(other.commit(work.works).values())
+
+    racing, _ = between(rival)
+    with racing:
+        assert settled(stage, work) is COMMITTED
+    assert inner == [{COMMITTED}]
+    assert stage.kind.commits(stage.table) == 2
+    assert found(stage) == {1: "b", 2: "c"}
+
+
+class _Second(Stage):
+    """Another pipeline into the table of ``stage``."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(Upserting(application="second"), stage.folder / "second")
+        self._at = stage.table
+        self.claimed()
+
+    @property
+    def table(self) -> Path:
+        return self._at
+
+
+def test_two_streams_that_insert_one_key_leave_one_row(stage: Stage):
+    other = _Second(stage)
+    ours = decided(stage, (1, "ours"), batch=0)
+    theirs = decided(other, (1, "theirs"), batch=0)
+    inner: list[Outcome] = []
+
+    def rival(_tries: int) -> None:
+        if not inner:
+            inner.append(COMMITTED)
+            assert settled(other, theirs) is COMMITTED
+
+    racing, _ = between(rival)
+    with racing:
+        assert settled(stage, ours) is COMMITTED
+    assert found(stage) == {1: "ours"}, "the later commit stays"
+
+
+@pytest.fixture
+def one_key(tmp_path: Path) -> Stage:
+    """A table in which each batch replaces the one row."""
+    return Stage(KINDS["iceberg-upsert"], tmp_path).made()
+
+
+@pytest.mark.parametrize("place", ["looked", "rewritten", "settled-some"])
+def test_who_is_killed_within_a_commit_leaves_each_key_once(one_key: Stage, place: str):
+    for batch in range(2):
+        assert settled(one_key, replacing(one_key, batch, batch=batch)) is COMMITTED
+    work = replacing(one_key, 7, batch=2)
+    one_key.killed("commit", f"{place}=kill", batch=2)
+    assert one_key.values() == ({7: 1} if place == "settled-some" else {1: 1})
+    assert settled(one_key, work) is COMMITTED
+    assert one_key.values() == {7: 1}
+    assert waiting(one_key) == []
+    assert one_key.noted() == set()
+
+
+def test_a_driver_that_slept_over_two_batches_changes_nothing_when_it_wakes(one_key: Stage):
+    assert settled(one_key, replacing(one_key, 0, batch=0)) is COMMITTED
+    work = replacing(one_key, 1, batch=1)
+    child = one_key.start("commit", failpoints="rewritten=stop", batch=1)
+    stopped(child)
+    assert settled(one_key, work) is COMMITTED
+    assert settled(one_key, replacing(one_key, 2, batch=2)) is COMMITTED
+    commits = one_key.kind.commits(one_key.table)
+    child.send_signal(signal.SIGCONT)
+    told, error = child.communicate(timeout=300)
+    assert told.split() == ["unknown"], error
+    assert one_key.kind.commits(one_key.table) == commits
+    assert one_key.values() == {2: 1}
+
+
+def parted(stage: Stage, *fields: tuple[str, str]) -> Stage:
+    def part(table: Table) -> None:
+        with table.update_spec() as spec:
+            for name, transform in fields:
+                spec.add_field(name, transform)
+
+    changed(stage, part)
+    return stage
+
+
+DAYS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("v", pa.string())])
+
+
+def paths(stage: Stage) -> set[str]:
+    return {task.file.file_path for task in table_of(stage).scan().plan_files()}
+
+
+def test_rows_move_between_partitions_and_only_files_with_a_key_are_written(tmp_path: Path):
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage.kind.create(stage.table, DAYS)
+    parted(stage, ("day", "identity")).claimed()
+    rows = [(1, "a/é", "x"), (2, "a/é", "x"), (3, None, "x"), (100, "c", "x")]
+    delivered(stage, *rows, batch=0, schema=DAYS)
+    before = paths(stage)
+    delivered(stage, (1, "b", "y"), (3, "b", "y"), batch=1, schema=DAYS)
+    left = before & paths(stage)
+    assert [Path(each).parent.name for each in left] == ["day=c"]
+    rows = stage.kind.rows(stage.table).sort_by("id").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (1, "b", "y"), (2, "a/é", "x"), (3, "b", "y"), (100, "c", "x"),
+    ]  # fmt: skip
+    for task in table_of(stage).scan().plan_files():
+        name = "null" if task.file.partition[0] is None else task.file.partition[0]
+        assert f"day={name}".replace("/", "%2F").replace("é", "%C3%A9") in task.file.file_path
+
+
+def test_files_of_other_buckets_are_not_even_read(tmp_path: Path):
+    """A key has no order there that bounds could tell."""
+    stage = Stage(Upserting(LakeUpsert(["day"])), tmp_path)
+    stage.kind.create(stage.table, DAYS)
+    parted(stage, ("day", "bucket[16]")).claimed()
+    delivered(stage, *[(n, f"key {n}", "x") for n in range(200)], batch=0, schema=DAYS)
+    read: list[str] = []
+    without = Overwriting._without
+
+    def counted(look: Overwriting, task: Any, keys: Any) -> Any:
+        read.append(task.file.file_path)
+        return without(look, task, keys)
+
+    with patch.object(Overwriting, "_without", counted):
+        delivered(stage, (7, "key 7", "y"), batch=1, schema=DAYS)
+    assert len(read) == 1
+    assert stage.kind.rows(stage.table)["v"].to_pylist().count("y") == 1
+    assert len(stage.kind.rows(stage.table)) == 200
+
+
+TRANSFORMS = {
+    "byte": ["identity", "bucket[3]", "truncate[10]"],
+    "long": ["identity", "bucket[3]", "truncate[10]"],
+    "text": ["identity", "bucket[3]", "truncate[41]"],
+    "bytes": ["identity", "bucket[3]", "truncate[1]"],
+    "day": ["identity", "year", "month", "day", "bucket[3]"],
+    "at": ["identity", "hour", "bucket[3]"],
+    "price": ["identity", "bucket[3]", "truncate[10]"],
+    "flag": ["identity"],
+}
+CUTS = [(name, cut) for name, each in TRANSFORMS.items() for cut in ("", "second", *each)]
+_VALUES: dict[str, Any] = KEYS | {
+    "byte": (pa.int32(), [-128, 0, 127]),  # Iceberg has no smaller one
+    "flag": (pa.bool_(), [False, True]),
+    "at": (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, each, tzinfo=UTC) for each in (0, 1)]),
+    "day": (pa.date32(), [date(1, 1, 1), date(2026, 1, 1), date(9999, 12, 31)]),
+    "price": (pa.decimal128(10, 2), [Decimal("-0.05"), Decimal("0.00"), Decimal("1.50")]),
+}
+
+
+@pytest.mark.parametrize(("name", "cut"), CUTS)
+def test_a_key_of_each_type_replaces_its_row_and_no_other(tmp_path: Path, name: str, cut: str):
+    kind, values = _VALUES[name]
+    schema = pa.schema([("name", kind), ("second", pa.int32()), ("v", pa.string())])
+    stage = Stage(Upserting(LakeUpsert(["name", "second"])), tmp_path)
+    stage.kind.create(stage.table, schema)
+    if cut:
+        parted(stage, ("second", "identity") if cut == "second" else ("name", cut))
+    stage.claimed()
+    for batch in range(len(values) + 1):
+        chosen = values if not batch else values[batch - 1 : batch]
+        rows = [(each, 1, f"b{batch}") for each in chosen]
+        delivered(stage, *rows, batch=batch, schema=schema)
+        left = sorted(stage.kind.rows(stage.table)["v"].to_pylist())
+        assert left == ["b0"] * (len(values) - batch) + [f"b{n + 1}" for n in range(batch)]
+
+
+def test_rows_of_a_partition_that_is_no_number_are_replaced(tmp_path: Path):
+    """The library looks for manifests of equal values, and NaN equals none."""
+    schema = pa.schema([("id", pa.int64()), ("p", pa.float64()), ("v", pa.string())])
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage.kind.create(stage.table, schema)
+    parted(stage, ("p", "identity")).claimed()
+    delivered(stage, (1, float("nan"), "x"), (2, -0.0, "x"), (3, None, "x"), batch=0, schema=schema)
+    delivered(stage, (1, 0.5, "y"), (2, 0.5, "y"), (3, 0.5, "y"), batch=1, schema=schema)
+    assert stage.kind.rows(stage.table)["v"].to_pylist() == ["y"] * 3
+
+
+def test_what_is_left_of_a_file_of_a_former_spec_goes_by_the_newest(tmp_path: Path):
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path).made(DAYS)
+    delivered(stage, (1, "a", "x"), (2, "b", "x"), (3, "c", "x"), batch=0, schema=DAYS)
+    parted(stage, ("day", "identity"))
+    delivered(stage, (2, "d", "y"), batch=1, schema=DAYS)
+    assert sorted(
+        (task.file.spec_id, task.file.partition[0]) for task in table_of(stage).scan().plan_files()
+    ) == [(1, "a"), (1, "c"), (1, "d")]
+    assert len(stage.kind.rows(stage.table)) == 3
+
+
+def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_partitions(
+    tmp_path: Path,
+):
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path).made(DAYS)
+    delivered(stage, (1, "a", "x"), (2, "b", "x"), batch=0, schema=DAYS)
+    work = prepared(stage, (2, "d", "y"), schema=DAYS)
+    stage.decide(work, batch=1)
+
+    def anew(tries: int) -> None:
+        if tries == 1:
+            parted(stage, ("day", "identity"))
+            changed(stage, lambda table: table.append(pa.table([[9], ["z"], ["t"]], DAYS)))
+
+    racing, seen = between(anew)
+    with racing:
+        assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert len(seen) == 2
+    assert {row["id"]: row["v"] for row in stage.kind.rows(stage.table).to_pylist()} == {
+        1: "x", 2: "y", 9: "t",
+    }  # fmt: skip
+    specs = {task.file.spec_id for task in table_of(stage).scan(row_filter="id = 2").plan_files()}
+    assert specs == {1}
+
+
+def test_the_order_of_a_table_is_kept_in_what_is_written_anew(tmp_path: Path):
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage.kind.create(stage.table, DAYS)
+
+    def order(table: Table) -> None:
+        with table.update_sort_order() as update:
+            update.asc("v", "identity") if hasattr(update, "asc") else update
+        assert table.sort_order().fields[0].direction is SortDirection.ASC
+
+    changed(stage, order)
+    stage.claimed()
+    delivered(stage, *[(n, "d", f"{9 - n}") for n in range(9)], batch=0, schema=DAYS)
+    delivered(stage, (3, "d", "z"), (4, "d", "a"), batch=1, schema=DAYS)
+    tasks = list(table_of(stage).scan().plan_files())
+    assert {task.file.sort_order_id for task in tasks} == {1}
+    for task in tasks:
+        values = pq.read_table(task.file.file_path.removeprefix("file://"))["v"].to_pylist()
+        assert values == sorted(values)
+    assert sum(task.file.record_count for task in tasks) == 9
+
+
+def deletes(table: Table, content: DataFileContent, rows: pa.Table) -> None:
+    """Another engine deletes rows without writing a file of data anew."""
+    place = f"{table.location()}/data/{uuid.uuid4().hex}.parquet"
+    pq.write_table(rows, place.removeprefix("file://"))
+    file = DataFile.from_args(
+        content=content,
+        file_path=place,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(rows),
+        file_size_in_bytes=Path(place.removeprefix("file://")).stat().st_size,
+        equality_ids=[1] if content is DataFileContent.EQUALITY_DELETES else None,
+    )
+    file.spec_id = 0
+    from pyiceberg.manifest import ManifestContent, ManifestWriterV2
+
+    class OfDeletes(_FastAppendFiles):
+        def new_manifest_writer(self, spec: PartitionSpec) -> Any:
+            writer = super().new_manifest_writer(spec)
+            writer.content = lambda: ManifestContent.DELETES
+            return writer
+
+    with patch.object(ManifestWriterV2, "content", lambda _: ManifestContent.DELETES):
+        change = table.transaction()
+        with OfDeletes(Operation.DELETE, change, table.io) as snapshot:
+            snapshot.append_data_file(file)
+        change.commit_transaction()
+
+
+_POSITIONS = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
+    ]
+)
+
+
+def test_rows_that_position_deletes_took_do_not_come_back(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), (3, "c"), (4, "d"), batch=0)
+    (path,) = paths(stage)
+    told = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
+
+    def take(number: int) -> None:
+        at = {"file_path": [path], "pos": [told.index(number)]}
+        rows = pa.table(at, _POSITIONS)
+        changed(stage, lambda table: deletes(table, DataFileContent.POSITION_DELETES, rows))
+
+    take(2)
+    assert found(stage) == {1: "a", 3: "c", 4: "d"}
+    work = decided(stage, (3, "C"), batch=1)
+    racing, seen = between(lambda tries: tries == 1 and take(1))
+    with racing:
+        assert settled(stage, work) is COMMITTED
+    assert len(seen) == 2
+    assert found(stage) == {3: "C", 4: "d"}
+
+
+def test_a_table_with_equality_deletes_is_refused_by_name(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (2, "B"), batch=1)
+    ids = pa.schema([pa.field("id", pa.int64(), True, {"PARQUET:field_id": "1"})])
+    rows = pa.table({"id": [1]}, ids)
+    changed(stage, lambda table: deletes(table, DataFileContent.EQUALITY_DELETES, rows))
+    with pytest.raises(ConfigurationError, match="equality deletes"):
+        settled(stage, work)
+    with pytest.raises(ConfigurationError, match="equality deletes"):
+        stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
+    assert waiting(stage), "what was promised stays"
+
+
+def test_a_row_without_a_key_is_refused_by_its_task(stage: Stage):
+    with pytest.raises(DeliveryError, match="A row has no id"):
+        prepared(stage, (1, "a"), (None, "b"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"v": StringType(), "gone": BooleanType()}, "no column id"),
+        ({"id": DoubleType(), "v": StringType(), "gone": BooleanType()}, "floating point"),
+        ({"id": LongType(), "gone": StringType()}, "expected boolean"),
+        ({"id": LongType(), "w": StringType(), "gone": BooleanType()}, "no column w"),
+    ],
+)
+def test_rows_that_cannot_replace_others_are_refused_before_the_first(stage: Stage, columns, why):
+    with pytest.raises(ConfigurationError, match=why):
+        stage.sink.columns(spark_schema(**columns))
+    assert stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
+
+
+def test_columns_that_are_renamed_before_the_commit_keep_their_rows(stage: Stage):
+    """Values go by ids, the key as well."""
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    work = decided(stage, (2, "B"), (3, "c"), batch=1)
+
+    def rename(table: Table) -> None:
+        with table.update_schema() as update:
+            update.rename_column("id", "number").rename_column("v", "word")
+
+    changed(stage, rename)
+    assert settled(stage, work) is COMMITTED
+    rows = stage.kind.rows(stage.table).to_pylist()
+    assert {row["number"]: row["word"] for row in rows} == {1: "a", 2: "B", 3: "c"}
+
+
+def test_a_key_that_the_table_dropped_is_waited_for(stage: Stage):
+    delivered(stage, (1, "a"), batch=0)
+    work = decided(stage, (1, "b"), batch=1)
+
+    def drop(table: Table) -> None:
+        with table.update_schema() as update:
+            update.delete_column("id")
+
+    changed(stage, drop)
+    with pytest.raises(ConfigurationError, match="no column id, of the key"):
+        settled(stage, work)
+    assert waiting(stage)
+
+
+def test_new_columns_come_in_the_commit_of_their_rows(tmp_path: Path):
+    stage = Stage(Upserting(schema_evolution="add"), tmp_path).made(SCHEMA)
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    wider = pa.schema([*ROWS, ("w", pa.int32())])
+    delivered(stage, (2, "B", False, 7), (3, "c", None, 8), batch=1, schema=wider)
+    rows = stage.kind.rows(stage.table).sort_by("id").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "a", None), (2, "B", 7), (3, "c", 8)]
+
+
+def test_a_required_key_is_one_and_a_column_of_deletes_may_be_kept(tmp_path: Path):
+    strict = pa.schema(
+        [pa.field("id", pa.int64(), False), ("v", pa.string()), ("gone", pa.bool_())]
+    )
+    stage = Stage(Upserting(), tmp_path).made(strict)
+    assert stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
+    delivered(stage, (1, "a", False), (2, "b"), batch=0)
+    delivered(stage, (1, "b", False), (2, "b", True), batch=1)
+    assert stage.kind.rows(stage.table).to_pylist() == [{"id": 1, "v": "b", "gone": False}]
+
+
+def test_a_branch_gets_upserts_and_main_stays(tmp_path: Path):
+    stage = Stage(Upserting(branch="audit"), tmp_path).made(SCHEMA)
+    changed(stage, appended(1))
+    delivered(stage, (1, "ours"), (2, "b"), batch=0)
+    assert found(stage) == {1: "theirs"}
+    head = table_of(stage).snapshot_by_name("audit")
+    assert head is not None
+    rows = table_of(stage).scan(snapshot_id=head.snapshot_id).to_arrow().to_pylist()
+    assert {row["id"]: row["v"] for row in rows} == {1: "ours", 2: "b"}
+
+
+def test_manifests_are_merged_and_none_is_of_removed_files_alone(stage: Stage):
+    """Else a batch would cost more with each that was before."""
+    changed(
+        stage,
+        lambda table: (
+            table.transaction()
+            .set_properties({"commit.manifest.min-count-to-merge": "4"})
+            .commit_transaction()
+        ),
+    )
+    for batch in range(12):
+        delivered(stage, (batch % 3, f"{batch}"), batch=batch)
+    table = table_of(stage)
+    head = table.current_snapshot()
+    assert head is not None
+    assert len(head.manifests(table.io)) <= 6
+    assert found(stage) == {0: "9", 1: "10", 2: "11"}
+
+
+def test_a_file_that_goes_while_it_is_read_is_looked_for_again_and_then_named(
+    stage: Stage, monkeypatch
+):
+    delivered(stage, (1, "a"), batch=0)
+    work = decided(stage, (1, "b"), batch=1)
+    (path,) = paths(stage)
+    Path(path.removeprefix("file://")).unlink()
+    monkeypatch.setattr("airflow_eos.kinds.lake.participant._PAUSES_S", (0.0, 0.0))
+    with pytest.raises(StoreError, match=r"in 2 tries: a file that was to be read is gone"):
+        settled(stage, work)
+    assert waiting(stage), "what was promised stays"
+
+
+def test_rows_at_once_replace_others_and_leave_nothing_that_waits(stage: Stage):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    writer = stage.sink.opened(0, 0, transactional=False)
+    writer.write(pa.RecordBatch.from_pylist([{"id": 2, "v": "B", "gone": None}], ROWS))
+    assert writer.prepare("0" * 32) is None
+    assert found(stage) == {1: "a", 2: "B"}
+    assert waiting(stage) == []
+
+
+def test_a_decision_of_another_key_is_told_before_rows_are_written_otherwise(stage: Stage):
+    work = prepared(stage, (1, "a"))
+    assert stage.sink.elsewhere([work], []) == ""
+    other = replace(stage.sink, upsert=LakeUpsert(["v"]))
+    assert "LakeUpsert(key=('v',)" in other.elsewhere([work], [])
+    assert isinstance(stage.decide(work), Decision)
