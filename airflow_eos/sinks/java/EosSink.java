@@ -1,42 +1,42 @@
 package airflow_eos;
 
 import java.io.File;
+import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
-import java.security.SecureRandom;
-import java.util.HexFormat;
-import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiFunction;
-import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
-import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.streaming.WriteToStream;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.streaming.Sink;
 import org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper;
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink;
-import org.apache.spark.sql.streaming.StreamingQueryListener;
 import org.apache.spark.sql.streaming.StreamingQuery;
+import org.apache.spark.sql.streaming.StreamingQueryListener;
 import py4j.ClientServer;
 import scala.runtime.BoxedUnit;
 
 /**
- * The sink of one query: {@code writeStream.format("eos")}.
+ * The sink of one query, which its JVM runs: {@code writeStream.format("eos")}.
  *
- * <p>Whatever decides anything is Python's ({@code airflow_eos.sinks.connect}), in a process that
- * this sink starts when Spark analyses the query, before it reads the query's logs. That process is
- * the driver of the protocol: it refuses, recovers, takes the term, and gives back the plan with its
- * tasks in it; then it is called for each batch, in Spark's own thread, as a function given to
- * {@code foreachBatch} is. The methods that are public and not Spark's are Python's.
+ * <p>Whatever decides anything is Python's ({@code airflow_eos/sinks/format.py}), in a process that
+ * this sink starts while Spark analyses the query, before it reads the query's logs. That process is
+ * the driver of the protocol: it refuses, takes the term, recovers, and gives back the plan, with
+ * its tasks in it. It is called for each batch in Spark's own thread, as a function given to {@code
+ * foreachBatch} is.
  */
 public final class EosSink implements Sink {
-  private static final long STARTED_WITHIN_S = 60;
+  private static final long SOON_S = 60;
 
   private final SparkSession session;
   private final Map<String, String> options;
@@ -51,33 +51,30 @@ public final class EosSink implements Sink {
     this.options = options;
   }
 
-  /** Let Python begin, and return the query with the plan that Python gives. */
-  LogicalPlan begin(WriteToStream query) {
-    if (this.query != null) {
-      return query; // analysed again
+  /** Let the driver begin, and return the query with the plan that it gives. */
+  LogicalPlan begin(WriteToStream written) {
+    if (query != null) {
+      return written; // analysed again
     }
-    this.query = query;
-    Process process = null;
+    query = written;
+    Process driver = null;
     try {
-      process = start();
-      Dataset<Row> frame = planned.get();
+      driver = start();
+      var plan = (org.apache.spark.sql.classic.Dataset<Row>) planned.get();
       session.streams().addListener(new Watch());
-      return query.withNewChildInternal(
-          ((org.apache.spark.sql.classic.Dataset<Row>) frame).queryExecution().analyzed());
+      return written.withNewChildInternal(plan.queryExecution().analyzed());
     } catch (ExecutionException refused) {
       throw new IllegalArgumentException(refused.getCause().getMessage());
     } catch (Exception failed) {
-      if (process != null) {
-        process.destroyForcibly();
+      if (driver != null) {
+        driver.destroyForcibly();
       }
       throw new IllegalStateException("eos: its Python driver did not start: " + failed, failed);
     }
   }
 
   private Process start() throws Exception {
-    byte[] secret = new byte[32];
-    new SecureRandom().nextBytes(secret);
-    String token = HexFormat.of().formatHex(secret);
+    String token = UUID.randomUUID().toString() + UUID.randomUUID();
     ClientServer door =
         new ClientServer.ClientServerBuilder(this)
             .javaPort(0)
@@ -86,45 +83,43 @@ public final class EosSink implements Sink {
             .autoStartJavaServer(false)
             .build();
     Thread thread = Thread.currentThread();
-    ClassLoader before = thread.getContextClassLoader();
-    thread.setContextClassLoader(getClass().getClassLoader()); // its threads look classes up there
+    ClassLoader before = thread.getContextClassLoader(); // its threads look classes up there
+    thread.setContextClassLoader(getClass().getClassLoader());
     try {
       door.startServer();
     } finally {
       thread.setContextClassLoader(before);
     }
-    ProcessBuilder python = new ProcessBuilder(python(), "-m", "airflow_eos.sinks.connect");
+    ProcessBuilder python = new ProcessBuilder(python(), "-m", "airflow_eos.sinks.format");
     Map<String, String> environment = python.environment();
     environment.put("PYSPARK_GATEWAY_PORT", "" + door.getJavaServer().getListeningPort());
     environment.put("PYSPARK_GATEWAY_SECRET", token);
     environment.put("PYSPARK_PIN_THREAD", "true");
-    environment.put("PYTHONUNBUFFERED", "1");
-    environment.remove("SPARK_CONNECT_MODE_ENABLED");
-    environment.remove("SPARK_REMOTE");
-    environment.merge(
-        "PYTHONPATH", PythonUtils.sparkPythonPath(), (own, spark) -> own + File.pathSeparator + spark);
-    Process process = python.inheritIO().redirectInput(ProcessBuilder.Redirect.PIPE).start();
-    process.onExit().thenAccept(over -> {
+    environment.keySet().removeAll(Set.of("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"));
+    String sparks = File.pathSeparator + PythonUtils.sparkPythonPath();
+    environment.merge("PYTHONPATH", sparks, String::concat);
+    Process driver = python.inheritIO().redirectInput(ProcessBuilder.Redirect.PIPE).start();
+    driver.onExit().thenAccept(over -> {
       ended = "eos: the Python driver of this query has ended, with status " + over.exitValue()
-          + "; Spark's log has what it said. Start the query again: nothing is lost.";
+          + "; the log of Spark's driver has what it said. Start the query again: nothing is lost.";
       planned.completeExceptionally(new IllegalStateException(ended));
       door.shutdown();
     });
-    return process;
+    return driver;
   }
 
-  /** The Python of the driver, as spark-submit finds it. */
+  /** Return the Python that spark-submit would run a driver with. */
   private String python() {
-    var conf = session.sparkContext().conf();
     String told = System.getenv().getOrDefault("PYSPARK_PYTHON", "python3");
     told = System.getenv().getOrDefault("PYSPARK_DRIVER_PYTHON", told);
+    var conf = session.sparkContext().conf();
     return conf.get("spark.pyspark.driver.python", conf.get("spark.pyspark.python", told));
   }
 
   @Override
   public void addBatch(long id, Dataset<Row> rows) {
-    if (batch == null || ended != null) {
-      throw new IllegalStateException(ended != null ? ended : EosExtensions.MISSING);
+    if (ended != null) {
+      throw new IllegalStateException(ended);
     }
     new ForeachBatchSink<Row>(
             (frame, number) -> {
@@ -137,70 +132,47 @@ public final class EosSink implements Sink {
         .addBatch(id, rows);
   }
 
-  /** End without an error: the batch is left to the next start. Spark stops the query's thread. */
+  /** Leave the batch to the next start, and end without an error, as a query that is stopped. */
   private void leave() {
     started.thenAcceptAsync(running -> {
       try {
         running.stop();
       } catch (Exception late) {
-        throw new IllegalStateException(late);
+        ended = late.toString();
       }
     });
     try {
-      new CompletableFuture<Void>().get(STARTED_WITHIN_S, TimeUnit.SECONDS);
+      TimeUnit.SECONDS.sleep(SOON_S);
     } catch (InterruptedException stopped) {
-      sneak(stopped);
-    } catch (Exception never) {
-      throw new IllegalStateException("eos: drained, and Spark did not stop the query", never);
+      // which Spark does to the thread of a query that it stops
     }
+    throw new UncheckedIOException(new InterruptedIOException("the batch waits for the next start"));
   }
 
-  @SuppressWarnings("unchecked")
-  private static <E extends Throwable> void sneak(Throwable error) throws E {
-    throw (E) error;
+  // What the driver calls.
+
+  public Map<String, String> options() {
+    return options;
   }
 
-  /** For Python: the query as it was written, and how. */
-  public Map<String, String> told() {
-    Map<String, String> told = new HashMap<>(options);
-    told.put("checkpointlocation", query.resolvedCheckpointLocation());
-    told.put("queryname", query.name());
-    told.put("outputmode", query.outputMode().toString());
-    return told;
-  }
-
-  /** For Python: the rows of the query. */
-  public Dataset<Row> rows() {
-    return org.apache.spark.sql.classic.Dataset.ofRows(
-        (org.apache.spark.sql.classic.SparkSession) session, query.inputQuery());
-  }
-
-  /** For Python: this is the plan of the query, with a function that is called for each batch. */
-  public StreamingQuery started(Dataset<Row> plan, BiFunction<Dataset<Row>, Long, Boolean> function)
-      throws Exception {
-    batch = function;
-    planned.complete(plan);
-    return started.get(STARTED_WITHIN_S, TimeUnit.SECONDS);
-  }
-
-  /** For Python: the query is not to begin. */
-  public void refuse(String why) {
-    planned.completeExceptionally(new IllegalArgumentException(why));
-  }
-
-  /** For Python: the context of the session. */
-  public JavaSparkContext context() {
-    return JavaSparkContext.fromSparkContext(session.sparkContext());
-  }
-
-  /** For Python: the session of the query. */
   public SparkSession session() {
     return session;
   }
 
-  @Override
-  public String toString() {
-    return "eos";
+  public WriteToStream query() {
+    return query;
+  }
+
+  /** Let Spark run this plan, with a function that is called for each batch; false: leave it. */
+  public StreamingQuery started(Dataset<Row> plan, BiFunction<Dataset<Row>, Long, Boolean> function)
+      throws Exception {
+    batch = function;
+    planned.complete(plan);
+    return started.get(SOON_S, TimeUnit.SECONDS);
+  }
+
+  public void refuse(String why) {
+    planned.completeExceptionally(new IllegalArgumentException(why));
   }
 
   /** Spark calls it in the query's thread, before it reads the query's logs. */
@@ -210,6 +182,7 @@ public final class EosSink implements Sink {
       StreamingQuery running = session.streams().get(event.id());
       if (((StreamingQueryWrapper) running).streamingQuery().sink() == EosSink.this) {
         started.complete(running);
+        session.streams().removeListener(this);
       }
     }
 
@@ -217,10 +190,6 @@ public final class EosSink implements Sink {
     public void onQueryProgress(QueryProgressEvent event) {}
 
     @Override
-    public void onQueryTerminated(QueryTerminatedEvent event) {
-      if (started.isDone() && started.join().runId().equals(event.runId())) {
-        session.streams().removeListener(this);
-      }
-    }
+    public void onQueryTerminated(QueryTerminatedEvent event) {}
   }
 }
