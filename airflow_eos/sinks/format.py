@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.arguments import spelled
 from airflow_eos.core.delivery.options import nearest
 from airflow_eos.core.delivery.query import Drained
 from airflow_eos.core.delivery.spark_session import QuerySettings, trigger_interval
 from airflow_eos.core.settings import SETTINGS, AppSettings
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.sinks.app import App
 
 if TYPE_CHECKING:
@@ -50,8 +48,7 @@ def settings_of(options: Mapping[str, str], checkpoint: str) -> AppSettings:
     for name in sorted(options.keys() - {_TOPIC, *takes} - _OF_SPARK):
         has_it = f"; {_ELSEWHERE[name]} has it" if name in _ELSEWHERE else nearest(name, takes)
         raise ConfigurationError(
-            f'format("eos") has no option {name!r}{has_it}. It takes '
-            f"{', '.join([_TOPIC, *takes])}."
+            f'format("eos") has no option {name!r}{has_it}. It takes {", ".join([_TOPIC, *takes])}.'
         )
     given: dict[str, Any] = {_CHECKPOINT: checkpoint}
     for name in takes:
@@ -110,10 +107,15 @@ class JvmSink:
         from pyspark.java_gateway import ensure_callback_server_started
         from pyspark.sql.streaming.query import StreamingQuery
 
-        ensure_callback_server_started(self._gateway)
+        ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]
         batch = BatchCall(frame.sparkSession, function)
         query = StreamingQuery(self._sink.started(frame._jdf, batch))  # noqa: SLF001
-        batch.may_begin(lambda: require_trigger(query, trigger))
+        try:
+            require_trigger(trigger_of(query), trigger)
+        except ConfigurationError as error:
+            batch.admitted.set_exception(error)
+        else:
+            batch.admitted.set_result(None)
         return query
 
     def _rows(self, query: Any) -> DataFrame:
@@ -131,42 +133,47 @@ class JvmSink:
         return DataFrame(jvm.Dataset.ofRows(session, query.inputQuery()), spark)
 
 
-def require_trigger(query: StreamingQuery, told: Mapping[str, Any]) -> None:
-    """Refuse a query with another trigger than its sink was told, by which it is watched."""
-    trigger = query._jsq.streamingQuery().trigger()  # noqa: SLF001 - Spark tells it no sink
-    name = trigger.getClass().getSimpleName().removesuffix("$")
-    interval = timedelta(
-        milliseconds=trigger.intervalMs() if name == "ProcessingTimeTrigger" else 0
+def trigger_of(query: StreamingQuery) -> dict[str, Any]:
+    """Return the trigger of a running query, as ``start_exactly_once`` takes it."""
+    found = query._jsq.streamingQuery().trigger()  # noqa: SLF001 - no public name for it
+    name = found.getClass().getSimpleName().removesuffix("$")
+    if name == "ProcessingTimeTrigger":
+        return {"processingTime": f"{found.intervalMs()} milliseconds"}
+    return {"availableNow" if name == "AvailableNowTrigger" else name: True}
+
+
+def require_trigger(found: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    """Refuse a query whose trigger is not the one that its sink was told.
+
+    Raises:
+        ConfigurationError: with both.
+    """
+    if found.keys() == told.keys() and trigger_interval(found) == trigger_interval(told):
+        return
+    raise ConfigurationError(
+        f"The query has the trigger {dict(found)}, and its eos sink was told {dict(told)}. Spark "
+        "shows its trigger to no sink, which is told by the option trigger_interval: '1 second' "
+        "where it is not given, or 'available-now'.",
+        Remedy(change="give trigger_interval, and the trigger of the query, alike", start=True),
     )
-    if (name == "AvailableNowTrigger", interval) != ("availableNow" in told, trigger_interval(told)):
-        is_timed = name == "ProcessingTimeTrigger"
-        found = spelled(interval) if is_timed else name
-        raise ConfigurationError(
-            f"The query has the trigger {found!r}, and its eos sink was told {dict(told)!r}: a sink "
-            "cannot see the trigger, so it is told by the option trigger_interval ('1 second' "
-            "where it is not given; 'available-now'). Give both alike."
-        )
 
 
 class BatchCall:
-    """The function of the batches, as the JVM calls it."""
+    """The function of the batches, as the JVM calls it.
+
+    Attributes:
+        admitted: done once the batches may begin; with an error, none does.
+    """
 
     def __init__(self, spark: SparkSession, function: Callable[[DataFrame, int], None]) -> None:
         self._spark, self._function = spark, function
-        self._asked: Future[None] = Future()
-
-    def may_begin(self, require: Callable[[], None]) -> None:
-        """Let the batches begin, or fail where ``require`` does."""
-        try:
-            self._asked.set_result(require())
-        except Exception as error:
-            self._asked.set_exception(error)
+        self.admitted: Future[None] = Future()
 
     def apply(self, rows: Any, batch_id: int) -> bool:
         """Deliver the batch; return False where it is left to the next start."""
         from pyspark.sql import DataFrame, SparkSession
 
-        self._asked.result(_SOON_S)
+        self.admitted.result(_SOON_S)
         session = SparkSession(self._spark.sparkContext, rows.sparkSession())
         try:
             self._function(DataFrame(rows, session), batch_id)
@@ -184,7 +191,7 @@ def main() -> None:
     """Drive the query of the sink that has started this process, until it ends."""
     from pyspark.java_gateway import launch_gateway
 
-    sink = JvmSink(launch_gateway())
+    sink = JvmSink(launch_gateway())  # type: ignore[no-untyped-call]
     try:
         query = sink.start()
     except Exception as error:

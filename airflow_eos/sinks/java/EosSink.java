@@ -151,17 +151,11 @@ public final class EosSink implements Sink {
 
   // What the driver calls.
 
-  public Map<String, String> options() {
-    return options;
-  }
+  public Map<String, String> options() { return options; }
 
-  public SparkSession session() {
-    return session;
-  }
+  public SparkSession session() { return session; }
 
-  public WriteToStream query() {
-    return query;
-  }
+  public WriteToStream query() { return query; }
 
   /** Let Spark run this plan, with a function that is called for each batch; false: leave it. */
   public StreamingQuery started(Dataset<Row> plan, BiFunction<Dataset<Row>, Long, Boolean> function)
