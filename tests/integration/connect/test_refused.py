@@ -31,9 +31,7 @@ def client(server):
         ({"outputs": '[{"name": "a", "kind": "kafak"}]'}, "kafka"),
     ],
 )
-def test_a_query_that_cannot_work_is_refused_where_the_client_starts_it(
-    remote, client, told, says
-):
+def test_a_query_that_cannot_work_is_refused_where_the_client_starts_it(remote, client, told, says):
     with pytest.raises(PySparkException, match=says):
         remote.begin(client, **told)
     assert not list(Path(remote.checkpoint).glob("offsets/*")), "and no batch was planned"

@@ -1,4 +1,4 @@
-"""What the driver of ``format("eos")`` is told, and when a batch may begin; its jar is of its source."""
+"""What the driver of ``format("eos")`` is told, and when a batch may begin; what its jar is of."""
 
 from __future__ import annotations
 
