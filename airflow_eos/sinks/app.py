@@ -169,7 +169,11 @@ class App:
             ConfigurationError: no Kafka is named, a time cannot be read, or the guarantee or an
                 output cannot work.
         """
-        given = AppSettings.of_arguments(args)
+        return cls.of_settings(AppSettings.of_arguments(args))
+
+    @classmethod
+    def of_settings(cls, given: AppSettings) -> App:
+        """Return the app of these settings; see :meth:`of`."""
         choice = OutputConfig.of(given.guarantee, outputs_text(given.outputs))
         facts = AppFacts(
             kafka=KafkaSettings.from_librdkafka(kafka_config(given.bootstrap_servers)),

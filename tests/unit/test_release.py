@@ -36,6 +36,7 @@ ALLOWED = (
     rf"airflow_eos/local/(({'|'.join(sorted(LOCAL))})\.py|log4j2\.xml)",
     r"airflow_eos/local/locks/(avro|hadoop-aws|kafka|spark)-[\d.]+\.lock",
     r"airflow_eos/ops/page/static/\w+\.(js|css|svg|html)",
+    r"airflow_eos/sinks/java/(\w+\.java|eos-sink\.jar)",
     r"airflow_eos/cli/templates/(\w+/)?[\w-]+\.(md|json|toml)",
     r"airflow_eos/examples/(dags|spark_apps)/\w+\.py",
     r"airflow_provider_eos-[\d.]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)",
@@ -92,7 +93,8 @@ def test_what_a_user_copies_or_sees_is_in_the_wheel(wheel):
     """A file that is not Python is easily left out."""
     with zipfile.ZipFile(wheel) as whole:
         names = set(whole.namelist())
-    for pattern in ("ops/page/static/*", "cli/templates/**/*", "local/locks/*", "**/*.py"):
+    not_python = ("ops/page/static/*", "cli/templates/**/*", "local/locks/*", "sinks/java/*")
+    for pattern in (*not_python, "**/*.py"):
         files = [file for file in (ROOT / "airflow_eos").glob(pattern) if file.is_file()]
         files = [file for file in files if file.parent.name != "__pycache__"]
         assert files

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import Barrier, BrokenBarrierError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -261,6 +261,16 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
 # --- query ----------------------------------------------------------------------------------------
 
 
+class BeginQuery(Protocol):
+    """What makes a plan, and a function for each of its batches, a query that runs."""
+
+    def __call__(
+        self, frame: DataFrame, function: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        """Return the query."""
+        ...
+
+
 @dataclass(frozen=True)
 class QuerySettings:
     """The settings of a query and of its checkpoint.
@@ -270,6 +280,7 @@ class QuerySettings:
         storage_options: for the object store.
         trigger, output_mode, query_name: Spark's.
         policy: pause, timeout and number of batches that are kept.
+        begin: lets Spark run a query that was written elsewhere; None: by ``foreachBatch``.
     """
 
     location: str
@@ -278,6 +289,7 @@ class QuerySettings:
     policy: CheckpointPolicy
     output_mode: str
     query_name: str | None
+    begin: BeginQuery | None = None
 
     @property
     def interval(self) -> timedelta:
@@ -288,6 +300,8 @@ class QuerySettings:
         self, frame: DataFrame, function: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
         """Return the query, which Spark runs from now on, with ``function`` for each batch."""
+        if self.begin is not None:
+            return self.begin(frame, function)
         writer = (
             frame.writeStream.outputMode(self.output_mode)
             .foreachBatch(function)

@@ -103,15 +103,37 @@ def start_exactly_once(
             f"standby goes with guarantee 'exactly_once' (found {guarantee!r}): a standby may take "
             "a driver for dead that lives, and terms and decisions alone keep both exact."
         )
-    spark, policy = session_of(df), policy or CheckpointPolicy()
+    policy = policy or CheckpointPolicy()
     trigger = chosen_trigger(trigger, policy)
     trigger_interval(trigger)
-    location = absolute(spark, checkpoint_location)
-    settings = QuerySettings(location, storage_options, trigger, policy, output_mode, query_name)
+    location = absolute(session_of(df), checkpoint_location)
+    return start_query(
+        df,
+        sink,
+        QuerySettings(location, storage_options, trigger, policy, output_mode, query_name),
+        guarantee=guarantee,
+        consumer_group=consumer_group,
+        standby=standby,
+        reads_own_output=reads_own_output,
+    )
+
+
+def start_query(
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    settings: QuerySettings,
+    *,
+    guarantee: Guarantee = "exactly_once",
+    consumer_group: ProgressPlace | None = None,
+    standby: bool = False,
+    reads_own_output: bool = False,
+) -> ExactlyOnceQuery:
+    """Start a query with these settings; see :func:`start_exactly_once`."""
+    spark, location = session_of(df), settings.location
     rehearse_if_told(df, sink, spark, settings)
 
     def examined(of_first: Beginning | None = None) -> Start:
-        store = CheckpointStore.open(location, storage_options=storage_options)
+        store = CheckpointStore.open(location, storage_options=settings.storage_options)
         observer = observer_of(store.location)
         store = observed_store(store, observer)
         began = of_first or Beginning.now(store)
