@@ -365,7 +365,7 @@ class WatchdogSensor(CheckpointProgressSensor):
         """
         memory = self._remembered(context["ti"])
         if down := self._why_down(context, memory):
-            self._keep(context, Memory())
+            self._left_open(context, memory)
             raise AirflowSkipException(down)
         memory.wanted = store_of(self._pipeline).location
         found: list[Trouble | None] = []
@@ -375,11 +375,7 @@ class WatchdogSensor(CheckpointProgressSensor):
                 found.append(look(context, memory))
             except Exception as error:  # noqa: BLE001 - raised below, once the other has looked
                 unanswered.append(error)
-        memory.queued = (
-            tuple(filter(self._is_queued, (self._pipeline.recovery, self._pipeline.dag_id)))
-            if any(found)
-            else ()
-        )
+        memory.queued = self._queued() if any(found) else ()
         self._keep(context, memory)
         self._conclude([each for each in found if each is not None], unanswered)
 
@@ -412,6 +408,31 @@ class WatchdogSensor(CheckpointProgressSensor):
         look = WatchdogRecord(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
         note_look(store, look)
         return stays_down(pipeline) if last is not None and last.phase == "stopped" else None
+
+    def _left_open(self, context: Context, memory: Memory) -> None:
+        """Look for what stays open of a pipeline that is to be down: its readers stand still by it.
+
+        Its driver ended without an answer to what is open, or a task of it woke up later. A system
+        that gives no answer may be gone as the pipeline is, and is no trouble.
+
+        Raises:
+            AirflowFailException: something is open, and a recovery ends it.
+        """
+        from airflow_eos.errors import EosError
+
+        if last_heartbeat(self._pipeline) is None:
+            self._keep(context, Memory())
+            return
+        kept = Memory(open=memory.open, half_time_s=memory.half_time_s, queued=memory.queued)
+        try:
+            found = self._running_out(context, kept)
+        except EosError as error:
+            self.log.warning("What is open was not told: %s", error)
+            found = None
+        kept.queued = self._queued() if found else ()
+        self._keep(context, kept)
+        if found is not None:
+            self._conclude([found], [])
 
     def _running_out(self, context: Context, memory: Memory) -> Trouble | None:
         """Look for open work at half time; where no system tells its age, the memory does."""
@@ -488,6 +509,9 @@ class WatchdogSensor(CheckpointProgressSensor):
         run_id = f"watchdog__{context['dag_run'].run_id}__{ti.try_number}"
         stands = why_it_stands(ti, recovery) or start(recovery, run_id)
         return Trouble(f"{said}. {stands or f'Run {run_id} of {recovery} was started'}")
+
+    def _queued(self) -> tuple[str, ...]:
+        return tuple(filter(self._is_queued, (self._pipeline.recovery, self._pipeline.dag_id)))
 
     def _is_queued(self, dag_id: str) -> bool:
         ti = get_current_context()["ti"]

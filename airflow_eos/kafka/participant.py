@@ -20,8 +20,6 @@ from airflow_eos.errors import (
     Remedy,
     UnknownClusterError,
 )
-from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.offsets import (
@@ -50,7 +48,7 @@ from airflow_eos.kafka.transactions.identity import (
     transaction_of,
 )
 from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, open_places
-from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.outcomes import made_again, outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.witness import later_than
 
@@ -153,22 +151,8 @@ class KafkaParticipant:
         return {**self._named(found), **lost}
 
     def lost_targets(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, str]:
-        """Return why work can be committed no more: a topic has another id than it was written to.
-
-        Nothing is said of a topic that had no id, or that may not be described now.
-        """
-        written = {each.identity: as_transaction(each).written for each in works}
-        noted = {at.topic for each in written.values() for at in each if at.topic_id}
-        asked = {name: self._wire.cluster.describe_topic(name) for name in noted}
-        told = (faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION)
-        now = {name: id_of(its) for name, its in asked.items() if its.error_code in told}
-        return {
-            each: f"topic {at.topic!r} is another one now: its id was {at.topic_id}, and is "
-            f"{now[at.topic] or 'none, as there is no such topic'}, since it was deleted"
-            for each, ranges in written.items()
-            for at in ranges
-            if at.topic_id and now.get(at.topic, at.topic_id) != at.topic_id
-        }
+        """Return why work can be committed no more: see :func:`made_again`."""
+        return self._named(made_again(self._wire, [as_transaction(each) for each in works]))
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the coordinators' open transactions under the prefix; some may be another's."""
@@ -349,13 +333,13 @@ def abort_expired(
     a row of them: aborted, their rows are all replayed; committed, those that are gone would be
     lost in silence.
     """
-    places = {(at.topic, at.partition) for each in transactions for at in each.written}
+    places = {at.place for each in transactions for at in each.written}
     led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in places}}
     begins = positions(wire, [(t, p) for t, p in places if p in led[t]], EARLIEST)
     expired = [
         each.identity
         for each in transactions
-        if any(at.first < begins.get((at.topic, at.partition), 0) for at in each.written)
+        if any(at.first < begins.get(at.place, 0) for at in each.written)
     ]
     ended = end_transactions(wire, expired, commit=False)
     return {each for each, result in ended.items() if result is EndResult.DONE}

@@ -135,7 +135,7 @@ class KafkaSink:
             raise ConfigurationError(
                 f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
             )
-        if self.two_phase not in (True, False, "auto"):
+        if not isinstance(self.two_phase, bool) and self.two_phase != "auto":
             raise ConfigurationError(
                 f"two_phase={self.two_phase!r}: expected True, False or 'auto'."
             )

@@ -104,11 +104,11 @@ def recommit_progress(
 
 
 def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) -> None:
-    """At the end of a run, abort what lost task attempts left open and no timer would ever end.
+    """Abort what is open, was never decided, and no timer would ever end.
 
-    Nobody looks after a pipeline that is down as it is to be. As a recovery does it, for the
-    listing of a moment when this driver was still the newest. Errors are logged: the next start, or
-    a recovery, ends it.
+    At the end of a run, as what lost task attempts have left; and where another guarantee begins.
+    As a recovery does it, for the listing of a moment when this driver was still the newest. Errors
+    are logged: the next start, or a recovery, ends it.
     """
     try:
         opened = participant.open()
@@ -117,7 +117,7 @@ def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) ->
             if tenure.is_newest():
                 plan, by = make_plan(facts), driver
                 execute(plan, tenure.store, participant, force=True, executed_by=by, facts=facts)
-    except Exception:  # whatever the error: all is delivered, and the run has ended well
+    except Exception:  # whatever the error: the run has ended well, or goes on without
         log.exception("left_open", hint="`airflow-eos recover` ends it")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -26,10 +27,11 @@ from airflow_eos.core.delivery.outputs import InPlanSink
 from airflow_eos.core.delivery.port import PROGRESS, BatchFunction
 from airflow_eos.core.delivery.replay import promise_in_flight
 from airflow_eos.core.delivery.start_option import GuaranteeOption
+from airflow_eos.core.delivery.takeover import leave_nothing_open
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.promise import Promise
-from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.errors import EosError, OwnershipError, SupersededError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,6 +230,7 @@ class AtMostOnce(GuaranteeOption):
 
 
 def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -> Marked:
+    _end_what_was_prepared(start, tenure)
     return kind(
         start.wrapped(sink),
         start.sink.marks or VisibilityMarkers(start.store),
@@ -235,6 +238,22 @@ def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -
         retained=retained_batches(start.spark),
         on_phase=start.heartbeat.mark,
     )
+
+
+def _end_what_was_prepared(start: Start, tenure: Tenure) -> None:
+    """Abort what a driver with decisions has prepared, and no timer would ever end.
+
+    No batch of this guarantee lists what is open. Errors are logged: a recovery ends it.
+    """
+    if read_pipeline(start.store) is None:
+        return
+    try:
+        participant = start.sink.connect(start.settings.interval)
+    except EosError:  # a right, say, that this guarantee needs no more
+        log.exception("left_open", hint="`airflow-eos recover` ends it")
+        return
+    with closing(participant):
+        leave_nothing_open(tenure, participant, start.driver)
 
 
 def take_turn(

@@ -30,9 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import structs
 
-from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -49,6 +47,7 @@ from airflow_eos.kafka.client.offsets import (
     LATEST,
     Place,
     cluster_clock_ms,
+    log_ends,
     partitions_of,
     positions,
 )
@@ -61,7 +60,7 @@ from airflow_eos.kafka.transactions.listing import (
     open_in_partitions,
     require_all_told,
 )
-from airflow_eos.kafka.transactions.outcomes import outcomes, replaced
+from airflow_eos.kafka.transactions.outcomes import GRACE_S, made_again, replaced
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
@@ -239,23 +238,65 @@ def require_committed_everywhere(
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; call again.
     """
-    begins = _begins(committed)
-    stable = _last_stable(wire, begins)
+    stable = _last_stable(wire, {at.place for each in committed for at in each.written})
+    if behind := _behind(committed, stable):
+        require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
+        stable = _last_stable(wire, {place for places in behind.values() for place in places})
+        behind = _behind(committed, stable)  # no marker holds them up any more
+    lost = set(made_again(wire, [each for each in committed if each.identity in behind]))
+    lost |= _cut_off(wire, committed, behind, Deadline(deadline_s))
+    return lost | replaced(wire, committed, deadline_s=deadline_s)
+
+
+def _behind(
+    committed: Sequence[PreparedTransaction], stable: Mapping[Place, int]
+) -> dict[TransactionIdentity, set[Place]]:
+    """Return the partitions in which readers do not get past a transaction's rows."""
     behind: dict[TransactionIdentity, set[Place]] = defaultdict(set)
-    short: list[PreparedTransaction] = []
     for each in committed:
         for at in each.written:
-            place = (at.topic, at.partition)
-            if stable.get(place, at.last + 1) <= at.last:
-                behind[each.identity].add(place)
-                # Before our first row: another's transaction holds it, or the log ends there.
-                if stable[place] < max(begins[place], 1):
-                    short.append(structs.replace(each, written=(at,)))
-    if behind:
-        require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
-    looked = outcomes(wire, short, deadline_s=deadline_s)
-    cut_off = {identity for identity, outcome in looked.items() if outcome is Outcome.UNKNOWN}
-    return cut_off | replaced(wire, committed, deadline_s=deadline_s)
+            if stable.get(at.place, at.last + 1) <= at.last:
+                behind[each.identity].add(at.place)
+    return behind
+
+
+def _cut_off(
+    wire: ConnectionPool,
+    committed: Sequence[PreparedTransaction],
+    behind: Mapping[TransactionIdentity, Collection[Place]],
+    deadline: Deadline,
+) -> set[TransactionIdentity]:
+    """Return the transactions before whose last row the log of a partition in ``behind`` ends."""
+    held = [
+        (each.identity, at)
+        for each in committed
+        for at in each.written
+        if at.place in behind.get(each.identity, ())
+    ]
+    lasts: dict[Place, int] = {}
+    for _, at in held:
+        lasts[at.place] = max(at.last, lasts.get(at.place, 0))
+    ends = {place: _end_of_log(wire, place, last, deadline) for place, last in lasts.items()}
+    return {identity for identity, at in held if ends[at.place] <= at.last}
+
+
+def _end_of_log(wire: ConnectionPool, place: Place, last: int, deadline: Deadline) -> int:
+    """Return where the log ends; for a while nobody believes that it ends before the row ``last``.
+
+    A former leader may have answered.
+    """
+    grace, again = Deadline(GRACE_S), False
+    while True:
+        leader = (wire.cluster.find_leaders(place[0], refresh=again) or {}).get(place[1])
+        again = True
+        found = None if leader is None else log_ends(wire, *place, leader=leader)
+        if found is not None and (found.next > last or grace.expired):
+            return found.next
+        if not deadline.pause():
+            raise KafkaUnavailableError(
+                f"The leader of partition {place[1]} of topic {place[0]!r} does not say where its "
+                f"log ends within {deadline}. Check that all brokers run, then ask again."
+            )
 
 
 def require_ended_everywhere(
@@ -316,15 +357,6 @@ def require_nothing_older(
                 "delivered with this batch. Nothing was decided; both are aborted, and the batch "
                 "runs again: start the query again."
             )
-
-
-def _begins(transactions: Sequence[PreparedTransaction]) -> dict[Place, int]:
-    """Return, for each partition, the offset of the transactions' first row."""
-    found: dict[Place, int] = {}
-    for at in (at for each in transactions for at in each.written):
-        place = (at.topic, at.partition)
-        found[place] = min(at.first, found.get(place, at.first))
-    return found
 
 
 def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place, int]:

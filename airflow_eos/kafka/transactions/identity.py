@@ -56,6 +56,11 @@ class OffsetRange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     last: Int64
     topic_id: str = ""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The topic and the partition."""
+        return self.topic, self.partition
+
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
     """A task's transaction, with all that another process needs to commit, abort or inspect it.

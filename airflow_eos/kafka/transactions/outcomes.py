@@ -40,6 +40,7 @@ from msgspec import structs
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import InputError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GRACE_S = 2.0
+GRACE_S = 2.0
 """How long a log must end before the witness to count: a former leader may have answered."""
 
 
@@ -101,6 +102,26 @@ def outcomes(
     each = {t.identity: t for t in transactions}.values()
     asked = _ask_until(wire, each, Deadline(deadline_s), settled)
     return {transaction.identity: outcome for transaction, outcome in asked}
+
+
+def made_again(
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction]
+) -> dict[TransactionIdentity, str]:
+    """Return why nobody can commit a transaction: a topic has another id than it was written to.
+
+    Nothing is said of a topic that had no id, or that may not be described now.
+    """
+    noted = {at.topic for each in transactions for at in each.written if at.topic_id}
+    asked = {name: wire.cluster.describe_topic(name) for name in noted}
+    told = (faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION)
+    now = {name: id_of(its) for name, its in asked.items() if its.error_code in told}
+    return {
+        each.identity: f"topic {at.topic!r} is another one now: its id was {at.topic_id}, and is "
+        f"{now[at.topic] or 'none, as there is no such topic'}, since it was deleted"
+        for each in transactions
+        for at in each.written
+        if at.topic_id and now.get(at.topic, at.topic_id) != at.topic_id
+    }
 
 
 def replaced(
@@ -230,7 +251,7 @@ def _hidden(
         return None
     if ends.first > witness.first:
         return Outcome.UNKNOWN
-    grace_left = grace.setdefault(transaction.identity, Deadline(_GRACE_S))
+    grace_left = grace.setdefault(transaction.identity, Deadline(GRACE_S))
     return Outcome.UNKNOWN if grace_left.expired else None
 
 

@@ -133,7 +133,7 @@ def behind(promised: Sequence[PreparedTransaction]) -> Mapping[Place, int]:
     """Return, for each partition, the offset behind the last promised row."""
     ends: dict[Place, int] = {}
     for at in (at for each in promised for at in each.written):
-        place = at.topic, at.partition
+        place = at.place
         ends[place] = max(ends.get(place, 0), at.last + 1)
     return ends
 

@@ -55,7 +55,7 @@ from airflow_eos.kinds.sql.keys import KeysOfName, name_of
 from airflow_eos.kinds.sql.mysql_columns import TRIGGERS, fits, limits
 from airflow_eos.kinds.sql.participant import key_is_there, took_other, warn_of_refusals
 from airflow_eos.kinds.sql.servers import as_text, number_of, parts_of
-from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
+from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink, not_for_batches
 from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
@@ -123,13 +123,19 @@ def never_null(connection: Connection, table: str) -> frozenset[str]:
     return frozenset(name for (name,) in asked(connection, _NEVER_NULL, table))
 
 
-def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], table: str) -> None:
+def check_columns(
+    types: Mapping[str, str],
+    columns: Mapping[str, MySqlColumn],
+    table: str,
+    batch_column: str | None = None,
+) -> None:
     """Refuse rows that the table could not take as they are.
 
     Args:
         types: the rows' column names, and Spark's simple names of their types.
         columns: the columns of the table.
         table: its name, for errors.
+        batch_column: which of the rows' columns the sink fills.
 
     Raises:
         ConfigurationError: all that is wrong, and what to do.
@@ -137,6 +143,14 @@ def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], 
     wrong = []
     for name, spark in types.items():
         column = columns.get(name)
+        if name == batch_column and (
+            column is None
+            or column.is_made
+            or not (column.type.startswith("bigint") and _fits("bigint", column.type))
+        ):
+            made = "a generated column" if column is not None and column.is_made else ""
+            found = "no such column" if column is None else made or column.type
+            raise not_for_batches(table, name, found)
         if column is None:
             wrong.append(f"has no column {name!r} (found: {', '.join(columns)}; capitals count)")
         elif column.is_made:
@@ -513,7 +527,7 @@ class MySqlSink(TableSink):
                 f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
                 "Create it first; the sink creates no tables of yours."
             )
-        check_columns(types, found, self.table)
+        check_columns(types, found, self.table, self.batch_column)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""

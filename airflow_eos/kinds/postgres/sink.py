@@ -60,7 +60,7 @@ from airflow_eos.kinds.sql.participant import (
     warn_of_refusals,
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
-from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
+from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink, not_for_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,13 +136,19 @@ def limits_of(columns: list[PostgresColumn]) -> Limits:
     return Limits(characters=most, octets={}, row=0)
 
 
-def check_columns(types: dict[str, str], columns: list[PostgresColumn], table: str) -> None:
+def check_columns(
+    types: dict[str, str],
+    columns: list[PostgresColumn],
+    table: str,
+    batch_column: str | None = None,
+) -> None:
     """Refuse rows that the table could not take as they are.
 
     Args:
         types: the rows' column names, and Spark's simple names of their types.
         columns: the columns of the table.
         table: its name, for errors.
+        batch_column: which of the rows' columns the sink fills.
 
     Raises:
         ConfigurationError: with the column, and what to do.
@@ -150,6 +156,9 @@ def check_columns(types: dict[str, str], columns: list[PostgresColumn], table: s
     there = {column.name: column for column in columns}
     for name, found in types.items():
         column = there.get(name)
+        if name == batch_column and (column is None or column.is_made or column.type != "int8"):
+            found = "no such column" if column is None else column.is_made or column.type
+            raise not_for_batches(table, name, found)
         if column is None:
             raise ConfigurationError(
                 f"Table {table} has no column {name!r} (found: {', '.join(there)}; capitals "
@@ -681,7 +690,7 @@ class PostgresSink(TableSink):
     def check_types(self, types: dict[str, str]) -> None:
         """See :meth:`TableSink.check_types`."""
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
-        check_columns(types, found, self.table)
+        check_columns(types, found, self.table, self.batch_column)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""

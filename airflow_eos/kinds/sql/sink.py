@@ -22,7 +22,7 @@ from airflow_eos.core.delivery.spill import (
 from airflow_eos.core.delivery.task import HASH_COLUMN, selected
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork
-from airflow_eos.errors import ConfigurationError, DeliveryError, EosError
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
 from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece
 from airflow_eos.kinds.sql.participant import BATCH_COLUMN, GENERATION, WRITTEN_TABLE
 
@@ -34,6 +34,19 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.port import TaskWriter
 
 KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
+
+
+def not_for_batches(table: str, column: str, found: str) -> ConfigurationError:
+    """Return the error for a table that has no bigint column for the batches of its rows."""
+    return ConfigurationError(
+        f"batch_column {column!r} of table {table}: found {found}, expected a bigint column that "
+        "the sink alone fills.",
+        Remedy(
+            change=f"add it (ALTER TABLE {table} ADD COLUMN … bigint), or name the one to use; "
+            "without batch_column readers cannot stay behind a batch",
+            start=True,
+        ),
+    )
 
 
 class TableSink:
@@ -69,7 +82,7 @@ class TableSink:
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`: columns by name, all of which :meth:`check_types` accepts."""
         names = schema.fieldNames()
-        ours = {self.batch_column: "bigint"} if self.batch_column else {}
+        ours = {} if self.batch_column is None else {self.batch_column: "bigint"}
         taken = {HASH_COLUMN, *ours}
         if len(set(names)) != len(names) or taken.intersection(names) or not names:
             raise ConfigurationError(

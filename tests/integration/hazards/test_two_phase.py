@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from airflow_eos.arrow.producer.writer import TransactionalWriter
 from airflow_eos.cli.app import app
 from airflow_eos.core.delivery.task import HASH_COLUMN
-from airflow_eos.errors import ConfigurationError, TransactionError
+from airflow_eos.errors import ConfigurationError, DecisionNeededError, TransactionError
 from airflow_eos.kafka.client.cluster import TWO_PHASE_SETTING
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
@@ -332,6 +332,26 @@ def test_a_promise_whose_rows_are_past_retention_is_replayed_and_not_lost_in_sil
     pipeline.run()
     pipeline.assert_exactly_once()
     assert sum(bool(each.works) for each in pipeline.decisions.of_batch(0)) == 2, "a replay"
+
+
+def test_a_promise_into_a_topic_that_was_made_again_is_no_commit_for_who_starts_either(
+    broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    """Its coordinator commits it, and writes its markers into the new topic."""
+    pipeline.feed_numbers(30)
+    dies(pipeline, die_at, "decided")
+    raw = RawKafka(pipeline.bootstrap)
+    with closing(raw.wire):
+        raw.delete_topic(pipeline.topic)
+    broker.create_topic(pipeline.topic, 2)
+    with pytest.raises(DecisionNeededError):
+        pipeline.run()
+    [promise] = [each for each in pipeline.decisions.of_batch(0) if each.works]
+    each = [argument for work in promise.works for argument in ("--transaction", work.key)]
+    asked = (str(pipeline.checkpoint), "-b", pipeline.bootstrap, "--force")
+    airflow_eos("recover", *asked, *each, "--assume", "aborted")
+    pipeline.run()
+    pipeline.assert_exactly_once()
 
 
 def delete_records(pipeline: Direct, topic: str, partition: int, before: int) -> None:

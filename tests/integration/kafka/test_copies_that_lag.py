@@ -21,7 +21,7 @@ from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.offsets import log_ends
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
-from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
+from airflow_eos.kafka.transactions.outcomes import GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import RawKafka, until
 
@@ -131,7 +131,7 @@ def test_a_high_watermark_that_lags_is_waited_for_and_nobody_is_asked(
             ConnectionPool(KafkaSettings.from_librdkafka(hasty)) as wire,
             pytest.raises(KafkaUnavailableError, match="replica in sync"),
         ):
-            outcomes(wire, [behind.prepared], deadline_s=2 * _GRACE_S)
+            outcomes(wire, [behind.prepared], deadline_s=2 * GRACE_S)
     until(lambda: kafka.outcome(behind.prepared) is Outcome.OPEN)
     kafka.end(behind.prepared)
     assert kafka.closed_outcome(behind.prepared) is Outcome.COMMITTED

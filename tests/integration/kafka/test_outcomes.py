@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka import participant as settle_module
+from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.kafka.participant import settle
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import require_committed_everywhere
@@ -201,6 +203,33 @@ def test_a_commit_whose_topic_was_made_again_is_not_known_whatever_its_coordinat
     broker.create_topic(out, 1)
     if rows:
         kafka.plain(out, [(b"k", b"another's")] * rows)
+    assert settle(kafka.wire, [prepared]) == {prepared.identity: Outcome.COMMITTED}
+    assert require_committed_everywhere(kafka.wire, [prepared]) == {prepared.identity}
+
+
+def test_a_commit_whose_topic_was_made_again_is_not_known_though_its_marker_is_there(kafka, broker):
+    """The coordinator writes it by the topic's name: no log ends before the first of our rows."""
+    out = broker.create_topic(f"again-{uuid.uuid4().hex[:8]}", 1)
+    prepared = [kafka.prepare(f"t-{n}-0", out, rows=[(b"k", b"v")] * 5) for n in range(3)]
+    kafka.delete_topic(out)
+    broker.create_topic(out, 1)
+    assert set(settle(kafka.wire, prepared).values()) == {Outcome.COMMITTED}
+    lost = require_committed_everywhere(kafka.wire, prepared)
+    assert lost == {each.identity for each in prepared}
+
+
+def test_a_commit_whose_topic_was_made_again_is_not_known_while_it_is_held_up_by_another(
+    kafka, broker
+):
+    """What is open at the place of our rows hides whose they are; the topic's id does not."""
+    out = broker.create_topic(f"again-{uuid.uuid4().hex[:8]}", 1)
+    prepared = kafka.prepare("t-0-0", out)
+    [at] = prepared.written
+    noted = structs.replace(at, topic_id=topic_ids(kafka.wire, [out])[out])
+    prepared = structs.replace(prepared, written=(noted,))
+    kafka.delete_topic(out)
+    broker.create_topic(out, 1)
+    kafka.prepare("other-0-0", out, rows=[(b"k", b"another's")] * 9)
     assert settle(kafka.wire, [prepared]) == {prepared.identity: Outcome.COMMITTED}
     assert require_committed_everywhere(kafka.wire, [prepared]) == {prepared.identity}
 

@@ -639,6 +639,19 @@ def test_what_no_timer_ends_is_no_trouble_sooner_than_a_plain_one_at_half_time(
     assert asked == [after_ms]
 
 
+def test_what_stays_open_of_a_pipeline_that_is_to_be_down_is_recovered(look, store, airflow):
+    """Its driver got no answer when it ended, or a task of it woke up: no timer ends that."""
+    write_heartbeat(store, beat(**X, **DRAINED, drained_by="ada"))
+    assert look().state == "skipped"
+    found = look(**HALF_TIME)
+    assert (found.state, len(found.started)) == ("red", 1)
+    airflow.runs["orders_recovery", found.started[0]] = "running"
+    assert look(**HALF_TIME).started == []
+    airflow.runs["orders_recovery", found.started[0]] = "success"
+    assert look().state == "skipped"
+    assert look(works=None).state == "skipped", "its system may be gone as it is"
+
+
 @pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])
 def test_a_watchdog_is_red_that_could_not_ask_what_runs_out_of_time(
     store, watching, monkeypatch, error

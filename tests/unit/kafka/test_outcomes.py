@@ -250,7 +250,8 @@ def test_a_partition_whose_last_stable_offset_is_not_past_the_rows_is_seen_to(
 ) -> None:
     seen_to: list[Any] = []
     monkeypatch.setattr(markers, "positions", lambda *_args: {("t", 0): stable})
-    monkeypatch.setattr(markers, "replaced", lambda *_args, **_how: set())
+    for name in ("made_again", "_cut_off", "replaced"):
+        monkeypatch.setattr(markers, name, lambda *_args, **_how: set())
     monkeypatch.setattr(
         markers, "require_ended_everywhere", lambda _wire, places, **_how: seen_to.append(places)
     )

@@ -140,6 +140,13 @@ def test_librdkafka_is_refused_by_name_and_auto_opens_plain_ones_there():
     assert plain.opens is False
 
 
+@pytest.mark.parametrize("unsound", [1, 0, None, "True"])
+def test_what_only_looks_like_true_is_no_word_for_it(unsound: Any) -> None:
+    """1 was taken, and opened plain ones where it was refused: no start was."""
+    with pytest.raises(ConfigurationError, match="expected True, False or 'auto'"):
+        KafkaSink("kafka:9092", "out", "orders", two_phase=unsound)
+
+
 @pytest.mark.parametrize(
     ("two_phase", "unattended", "opens"),
     [("auto", False, False), ("auto", True, "auto"), (True, False, False), (True, True, True)],

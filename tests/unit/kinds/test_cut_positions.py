@@ -11,9 +11,13 @@ import pytest
 
 from airflow_eos.core.protocol.cut import BatchEnd, stamp_of
 from airflow_eos.core.protocol.decision import PreparedWork
-from airflow_eos.errors import SupersededError
+from airflow_eos.errors import ConfigurationError, SupersededError
 from airflow_eos.kinds.lake.participant import LakeParticipant
+from airflow_eos.kinds.mysql.sink import MySqlColumn
+from airflow_eos.kinds.mysql.sink import check_columns as in_mysql
 from airflow_eos.kinds.postgres.participant import PostgresParticipant
+from airflow_eos.kinds.postgres.sink import PostgresColumn
+from airflow_eos.kinds.postgres.sink import check_columns as in_postgres
 from airflow_eos.kinds.sql import sink as sql
 
 WORK = PreparedWork("any", "sink", "key", 1, "0" * 32, 0, None, {"table": "t"})
@@ -88,3 +92,32 @@ def test_each_row_gets_the_number_of_its_batch(
     assert work.detail == {"table": "t", "batch_column": "eos_batch"}
     inner.left = None
     assert writer.prepare("0" * 32) is None
+
+
+@pytest.mark.parametrize("kind", [None, "int", "text", "numeric", "bigint unsigned", "generated"])
+def test_a_column_that_cannot_hold_the_batch_is_refused_with_the_statement_that_adds_one(
+    kind: str | None,
+) -> None:
+    """It said: drop it from the rows, which do not have it."""
+    made = kind == "generated"
+    postgres = [PostgresColumn("b", "int8", is_made="is generated" if made else None)]
+    mysql = {"b": MySqlColumn("bigint", is_required=False, is_made=made)}
+    if kind is None:
+        postgres, mysql = [], {}
+    elif not made:
+        postgres, mysql = (
+            [PostgresColumn("b", kind)],
+            {"b": MySqlColumn(kind, is_required=False, is_made=False)},
+        )
+    asked = {"b": "bigint"}
+    with pytest.raises(ConfigurationError, match=r"batch_column 'b' of table t: .*ADD COLUMN"):
+        in_postgres(asked, postgres, "t", "b")
+    with pytest.raises(ConfigurationError, match=r"batch_column 'b' of table t: .*ADD COLUMN"):
+        in_mysql(asked, mysql, "t", "b")
+
+
+def test_a_bigint_with_a_default_or_without_nulls_holds_the_batch() -> None:
+    asked = {"b": "bigint"}
+    in_postgres(asked, [PostgresColumn("b", "int8", is_required=True)], "t", "b")
+    for kind in ("bigint", "bigint(20)"):
+        in_mysql(asked, {"b": MySqlColumn(kind, is_required=True, is_made=False)}, "t", "b")

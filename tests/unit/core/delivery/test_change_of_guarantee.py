@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import obstore.store
 import pytest
+from msgspec import structs
 
 from airflow_eos.core.checkpoint import (
     CheckpointStore,
@@ -39,6 +40,7 @@ class Visible(OneParticipant):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.connect: Callable[[Any], Any] = lambda _: FakeParticipant(FakeBroker())
 
     def prepare(self, rows: Any, *, only: Any = None) -> list[Any]:
         self.seen += rows if only is None else ()
@@ -123,6 +125,41 @@ def test_nor_behind_one_whose_pipeline_is_begun_meanwhile(store, monkeypatch):
     after_the_term(monkeypatch, lambda store: claim(store, WITH_A_GROUP))
     with pytest.raises(OwnershipError, match="group 'orders'"):
         start(store, "at_least_once")
+
+
+class Untimed(FakeParticipant):
+    """Of whose work no timer ends any."""
+
+    def open(self, **given: Any) -> tuple[Any, ...]:
+        return tuple(structs.replace(each, timeout_ms=None) for each in super().open(**given))
+
+
+def test_what_was_prepared_and_no_timer_ends_is_aborted_where_another_guarantee_begins(store):
+    """None of its batches lists what is open: readers would stand still for good."""
+    broker = FakeBroker()
+
+    def sink() -> Any:
+        return MagicMock(connect=lambda _: Untimed(broker), keeping=())
+
+    start(store, "exactly_once", sink())
+    store.put("offsets/0", PLANNED)
+    broker.prepare("etl-0-0", ("a",))
+    start(store, "at_least_once", sink())
+    assert broker.open() == []
+
+
+def test_at_least_once_goes_on_where_what_was_prepared_cannot_be_asked_for(store):
+    """A right, say, that it needs no more."""
+
+    def refused(_: Any) -> Any:
+        raise OwnershipError("not allowed")
+
+    start(store, "exactly_once")
+    sink = Visible()
+    sink.connect = refused
+    store.put("offsets/0", PLANNED)
+    start(store, "at_least_once", sink)(["a"], 0)
+    assert sink.seen == ["a"]
 
 
 @pytest.mark.parametrize("next_one", ["exactly_once", "at_most_once"])
