@@ -429,6 +429,7 @@ def follow(
     began before; :mod:`.start` has the others.
     """
     first = examined(None)
+    first.workers_answer()
     standing = StandingBy(
         first.store,
         began=first.began,

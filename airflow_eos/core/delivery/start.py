@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
@@ -38,6 +39,7 @@ from airflow_eos.core.delivery.spark_session import (
 from airflow_eos.core.delivery.standby import follow
 from airflow_eos.core.delivery.start_option import GuaranteeOption, Start
 from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnce, AtMostOnce
+from airflow_eos.core.delivery.workers import meanwhile
 from airflow_eos.errors import CalledOffError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -161,20 +163,26 @@ def guarantee_of(
 
 
 def examine(start: Start, *, are_warm: bool) -> None:
-    """Refuse what cannot work before anything is opened; unless ``are_warm``, ask the workers."""
+    """Refuse what cannot work before anything is opened; unless ``are_warm``, ask the workers.
+
+    They answer while connections are opened: they take seconds, and write nothing.
+    """
     for option in start.options:
         option.examine(start)
-    require_startable(start.sink.rows(start.read.frame), start.settings)
     if not are_warm:
-        start.sink.check(start.spark)
+        start.workers_answer = meanwhile(partial(start.sink.check, start.spark))
+    require_startable(start.sink.rows(start.read.frame), start.settings)
 
 
 def admit(start: Start) -> None:
     """Ask all that is asked with open connections before the term; a standby asks as well."""
-    for option in start.options:
-        option.before_term(start)
-    require_readable(start.store)
-    start.guarantee.before_term(start)
+    try:
+        for option in start.options:
+            option.before_term(start)
+        require_readable(start.store)
+        start.guarantee.before_term(start)
+    finally:
+        start.workers_answer()  # if they cannot, that is the error: what they lack we may lack, too
 
 
 def require_readable(store: CheckpointStore) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,6 +81,7 @@ class Start:
         guarantee: asked after the others.
         resources: closes what the options have opened.
         plan: the batch that Spark evaluates, once the query runs.
+        workers_answer: waits until Spark's workers have shown that they can run the tasks.
     """
 
     spark: SparkSession
@@ -94,6 +95,7 @@ class Start:
     guarantee: GuaranteeOption = field(default_factory=GuaranteeOption)
     resources: ExitStack = field(default_factory=ExitStack)
     plan: RunningPlan = field(default_factory=RunningPlan)
+    workers_answer: Callable[[], None] = lambda: None
 
     @cached_property
     def driver(self) -> str:

@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -50,24 +52,61 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F  # noqa: N812
 
-    context = spark.sparkContext
-    # Not an Arrow function: without pyarrow it would fail before it is called. It runs in the same
-    # workers as Arrow functions, which an RDD's function would not.
-    look = F.udf(_looker(modules, ready), "string", useArrow=False)
-    cores = context.defaultParallelism
     try:
-        found = spark.range(cores, numPartitions=cores).select(look("id")).collect()
+        found = _looked(spark, _looker(modules, ready))
     except (Py4JError, PySparkException) as error:
-        trouble = _why_no_worker_ran(str(error), context.pythonExec)
+        trouble = _why_no_worker_ran(str(error), spark.sparkContext.pythonExec)
         if trouble is None:
             raise
         raise ConfigurationError(f"{trouble} {_what_to_set()}") from None
-    for (report,) in found:
+    for report in found:
         trouble = _trouble(**json.loads(report))
         if trouble:
             raise ConfigurationError(f"{trouble} {_what_to_set()}")
+
+
+def _looked(spark: SparkSession, look: Callable[[int], str]) -> list[str]:
+    """Return what ``look`` returns in a worker for each core.
+
+    As an Arrow function like a batch's, whose classes Java then has loaded and whose workers have
+    imported what they need. Where that fails, as without pyarrow it does before ``look`` is called,
+    as a plain one. It runs in the same workers, which an RDD's function would not.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def in_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            reports = [look(row) for row in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pydict({"report": reports})
+
+    cores = spark.sparkContext.defaultParallelism
+    tasks = spark.range(cores, numPartitions=cores)
+    try:
+        found = tasks.mapInArrow(in_arrow, "report string").collect()
+    except (Py4JError, PySparkException):
+        found = tasks.select(F.udf(look, "string", useArrow=False)("id")).collect()
+    return [report for (report,) in found]
+
+
+def meanwhile(act: Callable[[], None]) -> Callable[[], None]:
+    """Do ``act`` in a thread; return what waits until it is done, and raises what it raised."""
+    from pyspark import InheritableThread  # with the caller's pool and job group
+
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            done.set_exception(error)
+
+    InheritableThread(target=run, name="airflow-eos-meanwhile", daemon=True).start()
+    return done.result
 
 
 class WarmUps:

@@ -605,6 +605,7 @@ def test_what_a_standby_has_asked_is_asked_again_by_another_start_when_its_turn_
             spark=spark,
             guarantee=ahead,
             sink=MagicMock(),
+            workers_answer=lambda: said.append(f"{name} has workers"),
         )
 
     def admitted(start: Any) -> None:
@@ -625,7 +626,8 @@ def test_what_a_standby_has_asked_is_asked_again_by_another_start_when_its_turn_
         )
     assert started == "again runs after 1"
     assert said == [
-        *("first examined", "first admitted", "first asks ahead", "first warms", "first closed"),
+        *("first examined", "first has workers", "first admitted", "first asks ahead"),
+        *("first warms", "first closed"),
         *("again examined", "again admitted", "again asks ahead"),
     ]
 

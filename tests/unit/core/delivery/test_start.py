@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -125,7 +126,8 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     df = MagicMock()
     df.selectExpr.return_value.sparkSession.streams.active = []
     take = MagicMock()
-    monkeypatch.setattr(start, "begin", take)
+    monkeypatch.setattr(exactly_once, "take_over", take)
+    monkeypatch.setattr(InputCheck, "before_term", lambda *_: None)
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
     take.assert_not_called()
@@ -256,13 +258,40 @@ ASKED = [
 ]
 
 
-def test_a_start_is_examined_before_anything_is_opened_and_its_workers_last(noted):
+def test_a_start_is_examined_before_anything_is_opened(noted):
     one, said = noted
-    start.examine(one, are_warm=False)
-    assert said == ["a examines", "b examines", "workers"]
-    said.clear()
     start.examine(one, are_warm=True)
+    one.workers_answer()
     assert said == ["a examines", "b examines"], "a standby's workers are warm"
+
+
+def test_workers_are_asked_while_connections_are_opened_and_answer_before_anything_is_written(
+    noted,
+):
+    one, said = noted
+    opened = threading.Event()
+
+    def check(_: Any) -> None:
+        assert opened.wait(60), "connections wait for the workers"
+        said.append("workers")
+
+    one.sink.check.side_effect = check
+    one.store.check_create_if_absent = lambda: said.append("probes")
+    one.guarantee.before_term = lambda _: opened.set()
+    start.examine(one, are_warm=False)
+    start.run(one)
+    steps = [each for each in said if each in {"b opens", "workers", "probes", "term"}]
+    assert steps == ["b opens", "workers", "probes", "term"]
+
+
+def test_what_workers_lack_is_told_before_what_failed_meanwhile(noted):
+    one, said = noted
+    one.sink.check.side_effect = ConfigurationError("workers lack pyarrow")
+    one.guarantee.before_term = MagicMock(side_effect=OwnershipError("another's"))
+    start.examine(one, are_warm=False)
+    with pytest.raises(ConfigurationError, match="workers lack pyarrow"):
+        start.run(one)
+    assert "term" not in said
 
 
 def test_a_start_asks_before_its_term_whether_it_is_called_off_and_after_it_once_more(noted):
