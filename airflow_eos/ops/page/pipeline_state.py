@@ -376,6 +376,7 @@ class Look:
                     BatchPoint(each.planned_at_ms, each.committed_at_ms, each.rows)
                     for each in drawn
                 ),
+                rates=rates(drawn, found.heartbeat.trigger_ms if found.heartbeat else 0),
                 events=happened(past, row, store, found, batches),
                 runs=runs(past),
                 cut=_cut(store),

@@ -242,6 +242,7 @@ class DetailView(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[BatchView, ...] = ()
     state_size: dict[str, Any] | None = None
     points: tuple[BatchPoint, ...] = ()
+    rates: tuple[Rate, ...] = ()
     events: tuple[EventView, ...] = ()
     runs: str = ""
     cut: CutView | None = None
