@@ -55,7 +55,7 @@ export class Detail {
     if (json !== null && part.json === json) return;
     part.json = json;
     const focused = part.element.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    part.element.replaceChildren(...[draw()].flat().filter(Boolean));
+    part.element.replaceChildren(...[draw()].flat(Infinity).filter(Boolean));
     if (focused) part.element.querySelector(`[data-name="${focused}"]`)?.focus();
   }
 
@@ -100,7 +100,8 @@ export class Detail {
   }
 
   showLines() {
-    const width = Math.min(WIDEST, this.parts.lines.element.clientWidth);
+    // The sections' own: an empty one is not shown, and has no width.
+    const width = Math.min(WIDEST, this.parts.head.element.clientWidth) - 2;
     if (width > 0) this.put("lines", null, () => lines(this.detail, this.unread, width));
   }
 
