@@ -20,6 +20,7 @@ from airflow_eos.cli import (
     broker,
     cut,
     doctor,
+    explain,
     foreign,
     new,
     package,
@@ -28,9 +29,15 @@ from airflow_eos.cli import (
     transactions,
     upgrade,
 )
-from airflow_eos.cli.options import tell_json
+from airflow_eos.cli.options import PlainCommand, PlainGroup, tell_json
 from airflow_eos.cli.project import FILE, ProjectCommand
-from airflow_eos.errors import EosError, printable_lines, sayable
+from airflow_eos.errors import (
+    ConfigurationError,
+    EosError,
+    name_of,
+    printable_lines,
+    sayable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +50,7 @@ UNREAD = 128 + signal.SIGPIPE
 
 app = typer.Typer(
     name="airflow-eos",
+    cls=PlainGroup,
     help="Exactly-once Spark streaming to Kafka: plan, recover, audit, try out.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they could hold passwords
@@ -90,6 +98,7 @@ _COMMANDS = (  # panel, name, function, example
     (LOOK, "audit", audit.audit, "orders orders.out -b kafka-1:9092 --id value.id"),
     (LOOK, "blocked", transactions.blocked, "orders.out -b kafka-1:9092"),
     (LOOK, "ui", status.ui, "checkpoints/orders"),
+    (LOOK, "explain", explain.explain, "OwnershipError"),
     (ACT, "recover", recovery.recover, _AT),
     (ACT, "drain", recovery.drain, "checkpoints/orders --wait '1 minute'"),
     (ACT, "handover", recovery.handover, "checkpoints/orders"),
@@ -106,7 +115,7 @@ for _panel, _name, _function, _example in _COMMANDS:
         rich_help_panel=_panel,
         epilog=f"Example: airflow-eos {_name} {_example}".strip(),
         context_settings=broker.TO_THE_DEMO if _name == "demo" else None,
-        cls=ProjectCommand if _panel in {LOOK, ACT, CHANGE} else None,
+        cls=ProjectCommand if _panel in {LOOK, ACT, CHANGE} else PlainCommand,
     )(_function)
 app.add_typer(broker.app, name="broker", rich_help_panel=TRY)
 app.add_typer(foreign.app, name="foreign", rich_help_panel=RARE)
@@ -125,6 +134,8 @@ def main() -> None:
     except EosError as error:
         # It may quote what a checkpoint or a topic holds.
         print(f"airflow-eos: {printable_lines(str(error))}", file=sys.stderr)  # noqa: T201
+        if type(error) is not ConfigurationError:  # such a message says it all
+            print(f"More: airflow-eos explain {name_of(error)}", file=sys.stderr)  # noqa: T201
         _tell_program(error, str(error), error.remedies)
         sys.exit(ERROR)
     except SystemExit as ended:

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from airflow_eos.cli.options import AsJson, tell
+from airflow_eos.cli.options import AsJson, PlainCommand, PlainGroup, tell
 from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:
     from airflow_eos.local.daemon import RunningBroker
 
-app = typer.Typer(help="A Kafka broker on this machine, to try things out.", no_args_is_help=True)
+app = typer.Typer(
+    help="A Kafka broker on this machine, to try things out.",
+    no_args_is_help=True,
+    cls=PlainGroup,
+)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def start(as_json: AsJson = False) -> None:
     """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
@@ -31,7 +35,7 @@ def start(as_json: AsJson = False) -> None:
     _show(daemon.start(), as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def stop(
     remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,
     as_json: AsJson = False,
@@ -48,7 +52,7 @@ def stop(
     tell({"stopped": stopped}, text, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def status(as_json: AsJson = False) -> None:
     """Say whether a broker runs in the background; exit status 1 where none does."""
     from airflow_eos.local import daemon
@@ -59,7 +63,7 @@ def status(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def topic(
     names: Annotated[list[str], typer.Argument(help="Topics to make.")],
     partitions: Annotated[int, typer.Option(help="Partitions of each topic.", min=1)] = 2,
@@ -75,7 +79,7 @@ def topic(
         typer.echo(f"{name}: {there.get(name, partitions)} partitions")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> None:
     """Write each line of the standard input as a row: its value, or key, tab and value."""
     from airflow_eos.local.rows import write_rows
@@ -86,7 +90,7 @@ def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> N
     typer.echo(f"{topic}: {write_rows(_address(), topic, rows)} rows written")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def read(
     topic: Annotated[str, typer.Argument(help="An existing topic.")],
     last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,

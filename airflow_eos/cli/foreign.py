@@ -15,6 +15,8 @@ from airflow_eos.cli.options import (
     AsJson,
     BootstrapServers,
     KafkaConfig,
+    PlainCommand,
+    PlainGroup,
     StorageOption,
     Timeout,
     kafka_settings,
@@ -39,12 +41,12 @@ app = typer.Typer(
     name="foreign",
     help="End what a Flink job left open in Kafka, by its last completed checkpoint.",
     no_args_is_help=True,
+    cls=PlainGroup,
 )
 
 FlinkCheckpoint = Annotated[
     str,
     typer.Argument(
-        metavar="CHECKPOINT",
         help="Flink's completed checkpoint or savepoint, the one that it is to be restored from: "
         "…/chk-7, a path or a URL.",
     ),
@@ -55,7 +57,7 @@ Prefixes = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def plan(
     checkpoint: FlinkCheckpoint,
     prefix: Prefixes,
@@ -82,7 +84,7 @@ def plan(
         raise typer.Exit(SOMETHING_TO_DO)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def recover(
     checkpoint: FlinkCheckpoint,
     prefix: Prefixes,

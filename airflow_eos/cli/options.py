@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from airflow_eos.core.arguments import TimeSpan, Word
 from airflow_eos.core.settings import SETTINGS
@@ -51,6 +52,28 @@ StorageOption = Annotated[
 ]
 
 
+class _Plain:
+    """Help in which a flag takes no value, and an argument is called as in the docs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each with what its help shows in the place of a value."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if each.param_type_name == "argument":
+                each.metavar = each.name.upper()
+            elif each.is_flag:
+                each.metavar = ""
+        return found
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command with such a help."""
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """A group of commands with such a help."""
+
+
 def seconds(name: str, *, positive: bool = False, **option: Any) -> Any:
     """Return an option that is a duration: seconds, or a text with a unit, as everywhere."""
     kind = TimeSpan(positive=positive)
@@ -59,7 +82,8 @@ def seconds(name: str, *, positive: bool = False, **option: Any) -> Any:
         found: float = kind.of(f"--{name}", text).total_seconds()
         return found
 
-    return typer.Option(parser=read, metavar="DURATION", **option)
+    option["help"] += f" Default: {option.pop('show_default')}." if "show_default" in option else ""
+    return typer.Option(parser=read, metavar="DURATION", show_default=False, **option)
 
 
 def time_of(name: str) -> Any:
@@ -73,8 +97,8 @@ def time_of(name: str) -> Any:
         option,
         parser=read,
         metavar="DURATION",
-        help=f"The app's {name}: {setting.text}.",
-        show_default=str(setting.default),
+        help=f"The app's {name}: {setting.text}. Default: {setting.default}.",
+        show_default=False,
     )
 
 

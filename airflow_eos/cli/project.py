@@ -6,9 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
-
-from airflow_eos.cli.options import read_text
+from airflow_eos.cli.options import PlainCommand, read_text
 from airflow_eos.core.arguments import Argument, Text, Topics, require_known
 from airflow_eos.core.settings import SETTINGS
 from airflow_eos.errors import ConfigurationError
@@ -50,7 +48,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     return found
 
 
-class ProjectCommand(TyperCommand):
+class ProjectCommand(PlainCommand):
     """A command whose parameters come from the folder's file where the line names no pipeline."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

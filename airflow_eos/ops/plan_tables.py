@@ -52,7 +52,7 @@ def report_view(report: Report) -> RenderableType:
     """Show a report: what was done."""
     head = f"Recovery of {report.location}, {_names(report.participants)}"
     if report.sealed:
-        head += f": sealed batch {report.sealed.batch_id} attempt {report.sealed.attempt}"
+        head += f": sealed the running attempt at batch {report.sealed.batch_id}"
     mended = [plain(f"MENDED: {each}", style="yellow") for each in report.mended]
     if not report.results:
         done = mended or [Text("Nothing had to be done.")]
@@ -77,9 +77,9 @@ def _names(participants: Sequence[Member]) -> str:
 
 
 def seal_sentence(seal: Seal) -> str:
-    """Say which attempt is sealed before anything is aborted."""
+    """Say what is sealed before anything is aborted."""
     return (
-        f"Before anything is aborted, batch {seal.batch_id} attempt {seal.attempt} is sealed, so "
+        f"Before anything is aborted, the running attempt at batch {seal.batch_id} is sealed, so "
         "that no driver can still promise it."
     )
 

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import structlog
@@ -41,6 +41,7 @@ from airflow_eos.plugins.internals import (
     DagDetails,
     DagModel,
     SerializedDagModel,
+    TaskInstance,
     create_session,
     get_auth_manager,
     get_user,
@@ -538,7 +539,9 @@ def pipelines(
             )
             if dag_id in asleep
         )
-        listed.append(_listed(each, name, by_setting=(each.key, each.checkpoint_location) in named))
+        is_named = (each.key, each.checkpoint_location) in named
+        looking = tuple((dog, dog in asleep) for dog in of_one)
+        listed.append(_listed(each, name, looking, by_setting=is_named))
     return listed, remarks
 
 
@@ -572,7 +575,13 @@ def paused(dag_ids: set[str]) -> dict[str, bool]:
         return {row[0]: row[1] for row in found}
 
 
-def _listed(named: PipelineReference, name: str, *, by_setting: bool) -> PipelineEntry:
+def _listed(
+    named: PipelineReference,
+    name: str,
+    dogs: tuple[tuple[str, bool], ...] = (),
+    *,
+    by_setting: bool,
+) -> PipelineEntry:
     def allowed() -> None:
         if not by_setting:
             _require_allowed(named)
@@ -593,6 +602,7 @@ def _listed(named: PipelineReference, name: str, *, by_setting: bool) -> Pipelin
         dag_id=named.dag_id,
         task_id=named.task_id,
         recovery_dag_id=named.recovery_dag_id,
+        watchdogs=dogs,
         name_cluster=(
             f"Airflow has no connection {named.kafka_config_id!r}, which {named.dag_id}."
             f"{named.task_id} names. Who may edit connections can add it, of type kafka with "
@@ -718,6 +728,55 @@ class Airflow:
             _allowed(user, listed),
             lambda action: self.tokens.make(who, listed.id, asked_of(action, detail.row)),
         )
+
+    def around(self, listed: PipelineEntry, detail: views.DetailView) -> views.Around:
+        """Return links to Airflow's own pages, and which task supervises the pipeline."""
+        heart = detail.row.heartbeat
+        by = heart.started_by if heart is not None else None
+        if by is not None and by.dag_id != listed.dag_id:
+            by = None  # a checkpoint names no other DAG to a user who may not see it
+        dags = [("Recovery DAG", listed.recovery_dag_id)]
+        dags += [("Watchdog", name) for name, _ in listed.watchdogs]
+        links = [views.LinkView(label, _address(name)) for label, name in dags if name]
+        if by is None:
+            return views.Around(links=tuple(links))
+        run = _address(by.dag_id, "runs", by.run_id, "tasks", by.task_id)
+        mapped = "" if by.map_index < 0 else f"/mapped/{by.map_index}"
+        log_of = views.LinkView("Log of the task", run + mapped)
+        return views.Around(links=(log_of, *links), supervised=supervised_by(by))
+
+
+_BEATS_WITHIN_S = 60
+"""Seconds within which a task that runs gives Airflow a heartbeat, by far."""
+
+
+def supervised_by(by: views.Starter) -> str:
+    """Say whether the task that has started a driver supervises it now, by Airflow's own rows."""
+    task = f"task {by.dag_id}.{by.task_id}"
+    with create_session() as session:
+        found = session.execute(
+            select(TaskInstance.state, TaskInstance.last_heartbeat_at).where(
+                TaskInstance.dag_id == by.dag_id,
+                TaskInstance.task_id == by.task_id,
+                TaskInstance.run_id == by.run_id,
+                TaskInstance.map_index == by.map_index,
+            )
+        ).first()
+    state, beaten_at = found or (None, None)
+    if state == "deferred":
+        return f"by {task}, in the triggerer"
+    if state != "running":
+        return f"by nobody now: {task} is {state or 'no longer known'}"
+    silent_s = 0 if beaten_at is None else int(time.time() - beaten_at.timestamp())
+    if silent_s > _BEATS_WITHIN_S:
+        return f"perhaps by nobody: {task} has given no heartbeat for {silent_s} s"
+    return f"by {task}"
+
+
+def _address(dag_id: str, *more: str) -> str:
+    """Return the address of a DAG in Airflow's own UI, or of what is below it."""
+    below = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return "/".join((f"{below}/dags", *(quote(each, safe="") for each in (dag_id, *more))))
 
 
 def application() -> FastAPI:

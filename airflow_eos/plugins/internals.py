@@ -14,6 +14,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 
@@ -26,6 +27,7 @@ __all__ = [
     "DagRunTriggeredByType",
     "Log",
     "SerializedDagModel",
+    "TaskInstance",
     "create_session",
     "get_auth_manager",
     "get_user",

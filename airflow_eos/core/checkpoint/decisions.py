@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
-AT_A_START = "sealed by the driver starting"
-"""How the reason begins with which each start seals an attempt, also an unused one: no fault."""
 _FOLDERS_ONE_BY_ONE = 100
 """The number of batches from which on listing all folders is cheaper than asking for each."""
 

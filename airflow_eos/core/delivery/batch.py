@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import structlog
 
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
-from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
+from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Progress, TaskReport
 from airflow_eos.core.delivery.replay import (
@@ -30,6 +30,8 @@ from airflow_eos.core.delivery.replay import (
 )
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import (
+    AT_A_START,
+    IN_PLACE_OF_A_FORMER,
     MIN_TIME_LEFT,
     Outcome,
     PreparedWork,
@@ -367,7 +369,9 @@ class Attempts:
         decided = self._decisions.of_batch(batch_id)
         while not self._alone:
             attempt = len(decided) + 1
-            self._alone = self._seal(batch_id, attempt, AT_A_START)
+            former = self.authority.follows_another(batch_id)
+            reason = IN_PLACE_OF_A_FORMER if former else AT_A_START
+            self._alone = self._seal(batch_id, attempt, reason)
             decided = self._decisions.of_batch(batch_id)
             if not self._alone and len(decided) < attempt:
                 raise self._superseded(batch_id, attempt, decided)
@@ -579,6 +583,10 @@ class Authority:
         # Beside the tasks, which take longer than a disk.
         self._durable = self._syncing.submit(self._offsets.make_durable, batch_id)
         return content
+
+    def follows_another(self, batch_id: int) -> bool:
+        """Whether a former driver planned the batch; by the clocks of both, so for people."""
+        return self._evaluated_at(batch_id) < self._tenure.term.taken_at_ms
 
     def require_durable(self) -> None:
         """Wait until all that the running batch's decision rests on would outlive a power cut.

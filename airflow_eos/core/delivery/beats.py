@@ -9,21 +9,25 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import structlog
 from msgspec.structs import replace
 
+from airflow_eos import __version__
 from airflow_eos.core.checkpoint import (
     Heartbeat,
     StartedBy,
     clear_drain,
     drain_requested,
+    history,
     read_heartbeat,
     write_heartbeat,
 )
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest
     from airflow_eos.core.checkpoint.heartbeat import End, Phase
+    from airflow_eos.core.checkpoint.history import Happened
     from airflow_eos.core.checkpoint.standby import Standby
 
 log = structlog.get_logger(__name__)
@@ -80,8 +85,11 @@ class OwnHeartbeat:
         self.term: int | None = None
         self.batch_id: int | None = None
         self.phase: Phase = "starting"
+        self.former: Heartbeat | None = None
+        """The heartbeat that stood here before our first one."""
         self._end: End | None = None
         self._cause: Cause | None = None
+        self._first: Heartbeat | None = None
 
     def end(self, phase: Phase, error: BaseException | None, *, drained: bool) -> None:
         """Set what the last beat says."""
@@ -109,7 +117,16 @@ class OwnHeartbeat:
             interval_ms=int(pace.total_seconds() * 1000),
         )
         write_heartbeat(self._store, beat)
+        self._first = self._first or beat
         self.interval = pace  # written before it applies: readers count silence by it
+
+    def history(self, *, stood_by: bool) -> tuple[Happened, ...]:
+        """Return how the driver before us ended, and that we have started."""
+        if self._first is None:
+            return ()  # superseded before the first beat
+        app, former = Path(sys.argv[0]).name, self.former
+        ours = history.started(self._first, stood_by=stood_by, app=app, release=__version__)
+        return (ours,) if former is None else (history.ended(former, self._store), ours)
 
     def is_superseded(self) -> bool:
         """Whether a newer driver has come: then this one has nothing to say any more."""
@@ -117,6 +134,8 @@ class OwnHeartbeat:
             standing = read_heartbeat(self._store)
         except CheckpointFormatError:
             standing = None  # damaged: this beat writes it anew; terms tell which driver is newer
+        if self._first is None:
+            self.former = standing
         if self.term is None:  # then another driver beats here, and this start was given up
             us = self._facts.submission
             others = us is not None and standing is not None and standing.submission != us
@@ -311,6 +330,10 @@ class BeatLoop:
             trigger_ms=int(trigger.total_seconds() * 1000),
             started_at_ms=_now_ms(),
         )
+        self._store = store
+        self._is_noted = False
+        self.stood_by = False
+        """Whether the driver has waited for its turn; for people."""
         self._own = OwnHeartbeat(store, facts)
         self._drain = DrainListener(store, facts.submission, began)
         self._handover = Handover(store)
@@ -377,6 +400,7 @@ class BeatLoop:
         if self._thread.is_alive():
             self._thread.join(timeout=self._own.interval.total_seconds())
         self._beat()
+        self._note_start()
         if self._drain.hands_over and phase == "stopped":
             self._handover.end()
 
@@ -386,9 +410,20 @@ class BeatLoop:
 
     def _run(self) -> None:
         while not self._ended.wait(self._own.interval.total_seconds()):
+            self._note_start()
             self._beat()
             if self._drain.hands_over and not self.draining.is_set():
                 self._await_standby()
+
+    def _note_start(self) -> None:
+        """Note once, an interval after the start, which has other things to do first."""
+        if self._is_noted:
+            return
+        self._is_noted = True
+        try:
+            history.note(self._store, self._own.history(stood_by=self.stood_by))
+        except Exception:  # whatever it is: this thread has to hear who wants it to drain
+            log.exception("history_not_noted")
 
     def _await_standby(self) -> None:
         """Go on, and beat, until a standby is ready: rows flow meanwhile. Then drain.

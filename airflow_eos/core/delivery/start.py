@@ -200,6 +200,7 @@ def begin(start: Start, after: int | None = None) -> BatchFunction:
     ``after``: take the term after this one, or none, with a start that was admitted before.
     """
     store, name = start.store, start.sink.guarantee
+    start.heartbeat.stood_by = after is not None
     if after is None:
         admit(start)
         if name != "at_least_once":  # which may write twice what two drivers begin

@@ -17,7 +17,7 @@ import structlog
 
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
 from airflow_eos.core.checkpoint.backend import mark_path
-from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
+from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.snapshot import unknown_beginning
@@ -30,6 +30,7 @@ from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.takeover import leave_nothing_open
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import AT_A_START
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import EosError, OwnershipError, SupersededError
 

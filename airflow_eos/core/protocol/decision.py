@@ -307,6 +307,12 @@ def _unreadable(kind: type[Stored], where: str, found: str) -> CheckpointFormatE
 _NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
+AT_A_START = "sealed by the driver starting"
+"""How the reason begins with which a start seals an attempt that nobody has begun: no fault."""
+IN_PLACE_OF_A_FORMER = "its driver ended before it decided; sealed by the next one"
+"""The reason with which a start seals what a former driver may have begun."""
+
+
 class Verdict(enum.Enum):
     """The two verdicts on one attempt to deliver a batch."""
 
@@ -361,6 +367,11 @@ class Decision(Stored, frozen=True, kw_only=True):
     decided_by: str
     decided_at_ms: int
     nonce: str
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether nobody had begun this attempt: each start seals one, to be sure."""
+        return self.reason.startswith(AT_A_START)
 
     def __post_init__(self) -> None:
         if self.batch_id < 0 or self.attempt < 1:

@@ -90,6 +90,12 @@ def named_by(decisions: Iterable[Decision]) -> tuple[PromisedWork, ...]:
     )
 
 
+def tries(decisions: Iterable[Decision]) -> dict[int, int]:
+    """Number, for people, the attempts of a batch that were begun: from 1, in their order."""
+    begun = (each.attempt for each in decisions if not each.is_untried)
+    return {attempt: number for number, attempt in enumerate(begun, 1)}
+
+
 @dataclass(frozen=True)
 class Promise:
     """The COMMIT decisions of one batch, the first of which is the promise."""

@@ -15,6 +15,7 @@ import getpass
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from airflow_eos.core.checkpoint import history
 from airflow_eos.core.checkpoint.cuts import CutWriter
 from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
 from airflow_eos.core.checkpoint.liveness import signs_of_life
@@ -183,6 +185,12 @@ ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
 
 _SEALS_LOST_AT_MOST = 20
 
+_DID = {
+    Action.COMMIT: "committed",
+    Action.ABORT: "aborted",
+    Action.ORPHAN: "orphans aborted",
+}
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -230,6 +238,7 @@ def execute(
         require_owner(store, participant)
     results = _act(current, facts, store, participant, allow)
     _write_cut(facts, results, store, participant)
+    _note_done(current.in_flight, results, store, executor)
     return Report(
         location=store.location,
         participants=plan.participants,
@@ -239,6 +248,17 @@ def execute(
         mended=mended,
         results=against_plan(plan, results),
     )
+
+
+def _note_done(
+    batch: int | None, results: Sequence[StepResult], store: CheckpointStore, by: str
+) -> None:
+    """Note for people what was done, where anything was."""
+    did = Counter(each.step.action for each in results if each.result is Result.DONE)
+    said = [f"{did[action]} {word}" for action, word in _DID.items() if did[action]]
+    if said:
+        where = "" if batch is None else f"batch {batch}: "
+        history.note(store, [history.recovered(by, where + ", ".join(said))])
 
 
 def _mended(store: CheckpointStore) -> tuple[Mend, ...]:

@@ -36,7 +36,7 @@ import msgspec
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity
 from airflow_eos.core.protocol.participant import Member
-from airflow_eos.core.protocol.promise import Promise, PromisedWork, rulings_on
+from airflow_eos.core.protocol.promise import Promise, PromisedWork, rulings_on, tries
 from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, advice
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def _promised(facts: Facts, entry: PromisedWork, remark: str = "") -> Step:
         batch_id=entry.batch_id,
         attempt=entry.attempt,
         reason=f"promised by the COMMIT decision of batch {entry.batch_id}, "
-        f"attempt {entry.attempt}"
+        f"attempt {tries(facts.decisions).get(entry.attempt, entry.attempt)}"
         + (f", and given up by {accepted.ruled_by}" if accepted and given_up else remark),
     )
 

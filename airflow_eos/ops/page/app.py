@@ -59,6 +59,10 @@ class Host(Protocol):
         """Return the buttons of one pipeline; none where the page only reads."""
         ...
 
+    def around(self, listed: PipelineEntry, detail: views.DetailView) -> views.Around:
+        """Return the links of one pipeline, and which task supervises it."""
+        ...
+
 
 def create_app(
     host: Host, board: Board, *, user: Callable[..., Any], read_only: bool = True
@@ -107,7 +111,8 @@ def create_app(
         if detail is None:
             raise late(listed)
         buttons = tuple(host.actions(who, listed, detail))
-        return answer(msgspec.structs.replace(detail, actions=buttons))
+        around = host.around(listed, detail)
+        return answer(msgspec.structs.replace(detail, actions=buttons, around=around))
 
     @app.get("/api/pipelines/{id}/plan")
     def plan(id: str, who: Any = asking) -> Response:  # noqa: A002
@@ -175,6 +180,14 @@ class Checkpoints:
     ) -> Sequence[views.ButtonView]:
         """Return no buttons."""
         return ()
+
+    def around(
+        self,
+        listed: PipelineEntry,  # noqa: ARG002
+        detail: views.DetailView,  # noqa: ARG002
+    ) -> views.Around:
+        """Return nothing: no Airflow is asked."""
+        return views.Around()
 
 
 def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:

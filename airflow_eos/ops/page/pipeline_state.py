@@ -5,6 +5,7 @@ A row is made from the snapshot that recovery reads, so that page and recovery a
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,9 +14,17 @@ import msgspec
 import structlog
 
 from airflow_eos.core.checkpoint import drain_of, newest_term
-from airflow_eos.core.checkpoint.backend import HEARTBEAT, is_batch
-from airflow_eos.core.checkpoint.decisions import AT_A_START, DecisionLog
-from airflow_eos.core.checkpoint.liveness import LivenessProbe, SignOfLife, Standstill, with_its_end
+from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG, is_batch
+from airflow_eos.core.checkpoint.cuts import CutLog
+from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.history import PastEvents, ended, started
+from airflow_eos.core.checkpoint.liveness import (
+    MISSED_BEATS,
+    LivenessProbe,
+    SignOfLife,
+    Standstill,
+    with_its_end,
+)
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
@@ -23,37 +32,61 @@ from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets
 from airflow_eos.core.checkpoint.standby import StandbyReading
 from airflow_eos.core.checkpoint.watchdog_record import read_look, watchdog_warning
 from airflow_eos.core.protocol.decision import Verdict, by_time_left
-from airflow_eos.core.protocol.promise import named_by
+from airflow_eos.core.protocol.promise import named_by, tries
 from airflow_eos.errors import EosError
 from airflow_eos.ops.page.views import (
     AttemptView,
+    BatchPoint,
     BatchView,
+    CutView,
     DetailView,
     Drain,
+    EventView,
     HeartbeatView,
+    OutputOfCut,
     ParticipantView,
     PipelineRow,
     Promised,
+    Rate,
     SourceView,
     Stage,
+    Watch,
 )
 from airflow_eos.ops.settled import named
-from airflow_eos.ops.supervision.progress import Health, ProgressReading, judge, why_not_at_work
+from airflow_eos.ops.supervision.progress import (
+    Health,
+    ProgressReading,
+    asked_by,
+    in_words,
+    judge,
+    why_not_at_work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, StoredObject
+    from airflow_eos.core.checkpoint import (
+        CheckpointStore,
+        DrainRequest,
+        Heartbeat,
+        StoredObject,
+    )
+    from airflow_eos.core.checkpoint.history import Happened
     from airflow_eos.core.checkpoint.snapshot import Snapshot
     from airflow_eos.core.checkpoint.spark_log import Log, OffsetsEntry
+    from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord
     from airflow_eos.core.protocol.decision import Decision
     from airflow_eos.ops.page.views import PipelineEntry, State
 
 log = structlog.get_logger(__name__)
 
-KEPT = 24
-"""The number of newest batches that are read."""
-_SPARK = 16  # points of a sparkline
+KEPT, DRAWN = 24, 60
+"""The number of newest batches that are read and told, and that one pipeline's lines are made of.
+"""
+_SPARK = 16  # batches of a sparkline
+_PAUSE = 2
+"""After how many of its triggers without a batch a pipeline has paused."""
+_PAUSE_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +168,21 @@ SPAN_MS = 60_000
 """Span of a mean rate: the last minute, or the newest batch where that is longer."""
 
 
-def rates(batches: Sequence[PlannedBatch]) -> tuple[float, ...]:
-    """Return the rows/s of each complete batch, until the next batch was planned: pauses count.
+def rates(batches: Sequence[PlannedBatch], trigger_ms: int = 0) -> tuple[Rate, ...]:
+    """Return the rows/s of each complete batch, until the next one was planned, by time.
 
-    The newest batch counts until it was committed. Batches of unknown row count are left out.
+    Where nothing was planned for long the batch counts until it was committed, as the newest one
+    does: a pause is a gap. Batches of unknown row count are left out.
     """
-    return tuple(
-        round((each.rows or 0) * 1000 / max(1, end_ms - each.planned_at_ms), 1)
-        for each, end_ms in _spans(batches)
-    )
+    found = []
+    for each, end_ms in _spans(batches):
+        done_ms = each.committed_at_ms or end_ms
+        pause_ms = _PAUSE * max(trigger_ms, done_ms - each.planned_at_ms, _PAUSE_MS)
+        until_ms = done_ms if end_ms - done_ms > pause_ms else end_ms
+        until_ms = max(until_ms, each.planned_at_ms + 1)
+        rate = (each.rows or 0) * 1000 / (until_ms - each.planned_at_ms)
+        found.append(Rate(each.planned_at_ms, until_ms, round(rate, 1)))
+    return tuple(found)
 
 
 def mean_rate(batches: Sequence[PlannedBatch], now_ms: int) -> float | None:
@@ -230,6 +269,9 @@ def state_of(
         return "new", "no driver has run on this checkpoint yet"
     # Unread offsets are not asked for: that would be a request to Kafka for each row of a list.
     seen = ProgressReading(found.state, found.heartbeat, None, beaten_at_ms, alive)
+    if alive is None and found.heartbeat is not None:
+        within_s = math.ceil(MISSED_BEATS * found.heartbeat.interval_ms / 1000)
+        return "looking", f"looked at once: whether its driver lives is known within {within_s} s"
     if alive is None:
         return "looking", judge(seen, max_age_ms=stall_after_ms).reason
     if not alive:
@@ -237,9 +279,58 @@ def state_of(
         state: State = phase if phase in ("stopped", "failed") else "silent"
         return state, why_not_at_work(seen)
     if drain is not None:
-        return "draining", f"asked to stop by {drain.requested_by}: {drain.reason}"
+        return "draining", f"asked to stop by {asked_by(drain.requested_by, drain.reason)}"
     finding = judge(seen, max_age_ms=stall_after_ms)
     return _OF_HEALTH[finding.health], finding.reason
+
+
+def since_of(
+    state: State, found: Snapshot, drain: DrainRequest | None, drive_ms: int | None
+) -> int | None:
+    """Return since when (ms) the state holds; None: that is written nowhere.
+
+    ``drive_ms`` is when the driver took over, where it had stood by.
+    """
+    heart, progress = found.heartbeat, found.state
+    if state == "draining" and drain is not None:
+        return drain.requested_at_ms
+    if state in ("idle", "stalled"):
+        return progress.planned_at_ms if state == "stalled" else progress.committed_at_ms
+    if heart is None:
+        return None
+    if state == "running":
+        return drive_ms or heart.started_at_ms
+    return heart.beat_at_ms if state in ("stopped", "failed", "silent") else None
+
+
+def watch_of(
+    look: WatchdogRecord | None,
+    looked_at_ms: int | None,
+    silent_ms: float,
+    dags: Sequence[tuple[str, bool]],
+) -> Watch:
+    """Say in a sentence whether somebody watches, by the newest look and the DAGs that are to.
+
+    ``silent_ms`` is how old the look is, and ``dags`` those with whether each is paused.
+    """
+    paused = [name for name, is_paused in dags if is_paused]
+    if paused:
+        return Watch(
+            is_watched=False,
+            said=f"nobody: the watchdog {', '.join(paused)} is paused",
+            looked_at_ms=looked_at_ms,
+        )
+    if look is None:
+        named = ", ".join(name for name, _ in dags)
+        never = "nobody: no watchdog has ever looked"
+        said = f"not yet: {named} has not looked" if named else never
+        return Watch(is_watched=False, said=said)
+    span = "" if look.interval_ms is None else in_words(look.interval_ms).removeprefix("1 ")
+    every = span and f", every {span}"
+    if watchdog_warning(look, silent_ms) is not None:
+        stopped = f"nobody: the watchdog {look.dag_id} has stopped; it was to look{every[1:]}"
+        return Watch(is_watched=False, said=stopped, looked_at_ms=looked_at_ms)
+    return Watch(is_watched=True, said=f"by {look.dag_id}{every}", looked_at_ms=looked_at_ms)
 
 
 class Look:
@@ -257,6 +348,7 @@ class Look:
         self._life = LivenessProbe()
         self._watchdog = Standstill()
         self._standbys = StandbyReading()
+        self._history = PastEvents()
 
     def row(self) -> PipelineRow:
         """Return the pipeline's row of the list; the row of an unreadable checkpoint says why."""
@@ -272,9 +364,22 @@ class Look:
         try:
             store = self.listed.open()
             found = read_snapshot(store)
-            newest = self._batches.newest(store)
+            drawn = self._batches.newest(store, DRAWN)
+            newest = drawn[-KEPT:]
+            past = self._history.events(store)
+            drives = [each.at_ms for each in past if each.term == newest_term(store)]
+            row = self._row(store, found, newest, max(drives, default=None))
+            batches = tuple(_story(store, found, each) for each in reversed(newest))
             return DetailView(
-                row=self._row(store, found, newest),
+                row=row,
+                points=tuple(
+                    BatchPoint(each.planned_at_ms, each.committed_at_ms, each.rows)
+                    for each in drawn
+                ),
+                rates=rates(drawn, found.heartbeat.trigger_ms if found.heartbeat else 0),
+                events=happened(past, row, store, found, batches),
+                runs=runs(past),
+                cut=_cut(store),
                 pipeline_id=found.pipeline.id if found.pipeline else None,
                 participants=tuple(
                     ParticipantView(each.name, each.kind, each.target, each.address)
@@ -284,7 +389,7 @@ class Look:
                     SourceView(each.name, each.rows, None if each.end is None else named(each.end))
                     for each in found.state.sources
                 ),
-                batches=tuple(_story(store, found, each) for each in reversed(newest)),
+                batches=batches,
                 state_size=msgspec.to_builtins(read_state_size(store)),
             )
         except Exception as error:  # noqa: BLE001 - as above
@@ -309,7 +414,11 @@ class Look:
         return {**told, "location": self.listed.shown}
 
     def _row(
-        self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]
+        self,
+        store: CheckpointStore,
+        found: Snapshot,
+        newest: Sequence[PlannedBatch],
+        drive_ms: int | None = None,
     ) -> PipelineRow:
         drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
         planned, committed = found.state.latest_offsets, found.state.latest_commit
@@ -322,12 +431,10 @@ class Look:
             alive=None if signs is None else bool(signs),
             beaten_at_ms=beaten.modified_at_ms if beaten is not None else 0,
         )
-        looked = read_look(store)
         remarks = (
             None if signs else brought_back_by(store, found.heartbeat),
             None if signs else why_refused(store, found.heartbeat),
             *map(str, self._standbys.look(store)),
-            watchdog_warning(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat
         # What is unread is not asked for here: without a batch in flight the lag is not known.
@@ -342,7 +449,9 @@ class Look:
             in_flight=progress.in_flight,
             planned_at_ms=progress.planned_at_ms,
             lag_rows=None if None in flying else sum(rows or 0 for rows in flying),
-            rates=rates(newest)[-_SPARK:],
+            since_ms=since_of(state, found, drain, drive_ms),
+            watch=self._watch(store, beaten.modified_at_ms if beaten else 0),
+            rates=rates(newest[-_SPARK - 1 :], heart.trigger_ms if heart else 0)[-_SPARK:],
             # Up to the newest heartbeat: batches are dated by the driver's clock, too.
             rows_per_s=mean_rate(newest, heart.beat_at_ms) if alive and heart else None,
             promised=_promised(found),
@@ -351,6 +460,100 @@ class Look:
             remarks=tuple(filter(None, remarks)),
             looked_at_ms=found.read_at_ms,
         )
+
+    def _watch(self, store: CheckpointStore, beaten_at_ms: int) -> Watch:
+        """Say whether somebody watches, by the store's clock and by this server's own."""
+        looked = read_look(store)
+        at = None if looked is None else store.head(WATCHDOG)
+        silent_ms = 1000 * self._watchdog.lasts_s(looked)
+        at_ms = None if at is None else at.modified_at_ms
+        if at_ms is not None:
+            silent_ms = max(silent_ms, beaten_at_ms - at_ms)
+        return watch_of(looked, at_ms, silent_ms, self.listed.watchdogs)
+
+
+_ENDED_BY_ITSELF = {"stopped", "failed", "silent"}
+
+
+def happened(
+    past: Sequence[Happened],
+    row: PipelineRow,
+    store: CheckpointStore,
+    found: Snapshot,
+    batches: Sequence[BatchView],
+) -> tuple[EventView, ...]:
+    """Return what happened, the newest first: what is noted, and what the checkpoint says now.
+
+    A checkpoint of an earlier release has no notes: its driver's start and end alone are known.
+    """
+    events, before = [], None
+    for each in past:
+        is_new = each.release and before is not None and (each.app, each.release) != before
+        what = "upgraded" if is_new else each.what
+        version = f", {_version(each)}" if each.release else ""
+        events.append(
+            EventView(at_ms=each.at_ms, what=what, who=each.who, why=f"{each.why}{version}")
+        )
+        before = (each.app, each.release) if each.release else before
+    heart = found.heartbeat
+    if heart is not None and not any(_is_its_start(each, heart) for each in past):
+        began = started(heart, stood_by=False, app="", release="")
+        events.append(EventView(at_ms=began.at_ms, what="started", who=began.who, why=began.why))
+    if heart is not None and row.state in _ENDED_BY_ITSELF:
+        end = ended(heart, store)
+        events.append(EventView(at_ms=end.at_ms, what=end.what, who=end.who, why=end.why))
+    if row.drain is not None and row.state == "draining":
+        asked = row.drain
+        events.append(
+            EventView(
+                at_ms=asked.requested_at_ms,
+                what="asked to stop",
+                who=asked_by(asked.requested_by, asked.reason),
+            )
+        )
+    events += [
+        EventView(
+            at_ms=each.decided_at_ms,
+            what="attempt given up",
+            who=f"batch {batch.batch}",
+            why=each.reason,
+        )
+        for batch in batches
+        for each in batch.attempts
+        if each.verdict == "abort"
+    ]
+    return tuple(sorted(events, key=lambda each: -each.at_ms))
+
+
+def _is_its_start(each: Happened, heart: Heartbeat) -> bool:
+    return each.what in ("started", "took over") and each.term == heart.term
+
+
+def runs(past: Sequence[Happened]) -> str:
+    """Return the app's file and our release that run, by the newest start; empty: not known."""
+    return next((_version(each) for each in reversed(past) if each.release), "")
+
+
+def _version(each: Happened) -> str:
+    return f"{each.app}, airflow_eos {each.release}"
+
+
+def _cut(store: CheckpointStore) -> CutView | None:
+    """Return the newest cut that can be read; None: there is none."""
+    log = CutLog(store)
+    written = log.listed()
+    for batch in sorted(written, reverse=True)[:2]:
+        if (cut := log.whole(batch)) is not None:
+            return CutView(
+                batch=batch,
+                written_at_ms=written[batch],
+                incomplete=cut.incomplete,
+                outputs=tuple(
+                    OutputOfCut(name, place.at is not None, place.why)
+                    for name, place in cut.positions.items()
+                ),
+            )
+    return None
 
 
 def _promised(found: Snapshot) -> Promised | None:
@@ -369,13 +572,16 @@ def _promised(found: Snapshot) -> Promised | None:
 
 def _story(store: CheckpointStore, found: Snapshot, planned: PlannedBatch) -> BatchView:
     attempts = _attempts(store, found, planned.batch)
+    numbers = tries(attempts)
     return BatchView(
         batch=planned.batch,
         stage=_stage(found, planned, attempts),
         planned_at_ms=planned.planned_at_ms,
         committed_at_ms=planned.committed_at_ms,
         rows=planned.rows,
-        attempts=tuple(_attempt(each) for each in attempts),
+        attempts=tuple(
+            _attempt(each, numbers[each.attempt]) for each in attempts if not each.is_untried
+        ),
     )
 
 
@@ -398,13 +604,11 @@ def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision])
     return "preparing" if is_preparing else "planned"
 
 
-def _attempt(decision: Decision) -> AttemptView:
+def _attempt(decision: Decision, number: int) -> AttemptView:
     opened = [each.opened_at_ms for each in decision.works]
-    at_a_start = decision.reason.startswith(AT_A_START)
-    taken: Literal["abort", "sealed"] = "sealed" if at_a_start else "abort"
     return AttemptView(
-        attempt=decision.attempt,
-        verdict="commit" if decision.verdict is Verdict.COMMIT else taken,
+        attempt=number,
+        verdict="commit" if decision.verdict is Verdict.COMMIT else "abort",
         decided_at_ms=decision.decided_at_ms,
         decided_by=decision.decided_by,
         term=decision.term,

@@ -45,6 +45,31 @@ class Promised(msgspec.Struct, frozen=True):
     participants: tuple[str, ...] = ()
 
 
+class Rate(msgspec.Struct, frozen=True, array_like=True):
+    """Rows/s from one time to another (ms): of a batch, or 0 of a pause between two."""
+
+    from_ms: int
+    to_ms: int
+    rows_per_s: float
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a watchdog looks at the pipeline; ``looked_at_ms`` is by the store's clock."""
+
+    is_watched: bool
+    said: str
+    looked_at_ms: int | None = None
+
+
+class Starter(msgspec.Struct, frozen=True):
+    """The task of Airflow that has started a driver."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+
+
 class HeartbeatView(msgspec.Struct, frozen=True):
     """The last heartbeat, by the driver's clock."""
 
@@ -55,6 +80,7 @@ class HeartbeatView(msgspec.Struct, frozen=True):
     started_at_ms: int
     interval_ms: int
     trigger_ms: int
+    started_by: Starter | None = None
 
 
 class Drain(msgspec.Struct, frozen=True):
@@ -71,9 +97,9 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     ``batch`` is the newest complete batch, committed at ``committed_at_ms`` (the store's clock).
     ``lag_rows`` counts the offsets of the batch in flight, None where there is none: only the
     plan's view counts those that are not planned yet. ``rates`` are rows/s of the newest batches,
-    oldest first; ``rows_per_s`` is their mean over that time, None where the driver is not alive.
-    An ``unreadable`` pipeline has none of these. ``remarks`` say who restarts the pipeline, who
-    stands by, and that its watchdog does not look any more.
+    oldest first; ``rows_per_s`` is the mean of the last minute, None where the driver is not alive.
+    ``since_ms`` is since when the state holds, where that is known. An ``unreadable`` pipeline has
+    none of these. ``remarks`` say who restarts the pipeline and who stands by.
     """
 
     id: str
@@ -88,23 +114,25 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None = None
     planned_at_ms: int | None = None
     lag_rows: int | None = None
-    rates: tuple[float, ...] = ()
+    since_ms: int | None = None
+    rates: tuple[Rate, ...] = ()
     rows_per_s: float | None = None
     promised: Promised | None = None
     drain: Drain | None = None
     heartbeat: HeartbeatView | None = None
     remarks: tuple[str, ...] = ()
+    watch: Watch | None = None
     looked_at_ms: int
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision; ``sealed`` is the abort that each start begins with, and no fault.
+    """The decision on one attempt that was begun; ``attempt`` counts these from 1.
 
     ``opened_at_ms`` is when the first and the last piece of its work were opened.
     """
 
     attempt: int
-    verdict: Literal["commit", "abort", "sealed"]
+    verdict: Literal["commit", "abort"]
     decided_at_ms: int
     decided_by: str
     term: int | None
@@ -127,6 +155,54 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     committed_at_ms: int | None
     rows: int | None
     attempts: tuple[AttemptView, ...]
+
+
+class BatchPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of the drawings: times as in :class:`BatchView`."""
+
+    planned_at_ms: int
+    committed_at_ms: int | None
+    rows: int | None
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """A start, an end, a recovery, …: what happened, by whom and why."""
+
+    at_ms: int
+    what: str
+    who: str
+    why: str = ""
+
+
+class OutputOfCut(msgspec.Struct, frozen=True):
+    """One output of a cut: whether its place is known, and why it is not."""
+
+    name: str
+    is_known: bool
+    why: str
+
+
+class CutView(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest consistent cut; ``incomplete``: a batch whose rows may be missing for good."""
+
+    batch: int
+    written_at_ms: int
+    incomplete: int | None
+    outputs: tuple[OutputOfCut, ...]
+
+
+class LinkView(msgspec.Struct, frozen=True):
+    """A link to a page of Airflow's."""
+
+    label: str
+    address: str
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What is around a pipeline: links, and which task supervises it; None: not known."""
+
+    links: tuple[LinkView, ...] = ()
+    supervised: str | None = None
 
 
 class ParticipantView(msgspec.Struct, frozen=True):
@@ -157,7 +233,7 @@ class ButtonView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetailView(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline with its newest batches, the newest first."""
+    """One pipeline with its newest batches, the newest first; ``runs`` is the app's version."""
 
     row: PipelineRow
     pipeline_id: str | None = None
@@ -165,6 +241,12 @@ class DetailView(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceView, ...] = ()
     batches: tuple[BatchView, ...] = ()
     state_size: dict[str, Any] | None = None
+    points: tuple[BatchPoint, ...] = ()
+    rates: tuple[Rate, ...] = ()
+    events: tuple[EventView, ...] = ()
+    runs: str = ""
+    cut: CutView | None = None
+    around: Around = Around()
     actions: tuple[ButtonView, ...] = ()
 
 
@@ -253,6 +335,7 @@ class PipelineEntry:
         reach: returns the store's and the participants' settings; called only for the plan.
         dag_id, task_id: the task that runs it; None where there is no Airflow.
         recovery_dag_id: the DAG that recovers it.
+        watchdogs: the DAGs that watch it, each with whether it is paused.
         name_cluster: what a reader of the page can do where no Kafka cluster is named.
     """
 
@@ -263,6 +346,7 @@ class PipelineEntry:
     dag_id: str | None = None
     task_id: str | None = None
     recovery_dag_id: str | None = None
+    watchdogs: tuple[tuple[str, bool], ...] = ()
     name_cluster: str = ""
 
     @property

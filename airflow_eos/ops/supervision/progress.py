@@ -109,7 +109,7 @@ def judge(
     since = _since(seen)
     started_ms = heartbeat.beat_at_ms - heartbeat.started_at_ms
     if started_ms <= max_age_ms:
-        return Finding(Health.WORKING, f"the driver started {_words(started_ms)} ago")
+        return Finding(Health.WORKING, f"the driver started {in_words(started_ms)} ago")
     if state.in_flight is not None and state.planned_at_ms is not None:
         age = _age(seen, state.planned_at_ms)
         young = seen.now_ms - state.planned_at_ms <= max_age_ms
@@ -128,12 +128,12 @@ def confirm_after_ms(seen: ProgressReading) -> int:
 def _waiting(seen: ProgressReading, since: str, earlier: ProgressReading | None) -> Finding:
     """Judge a living driver with no batch in flight by the offsets that are unread."""
     if not seen.unread:
-        what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
-        return Finding(Health.IDLE, f"{since}, with {what}; the driver is alive")
+        what = "nothing to read" if seen.unread == 0 else "nothing in flight"
+        return Finding(Health.IDLE, f"{since}, with {what}")
     committed_ms = seen.state.committed_at_ms
     if committed_ms is not None and seen.now_ms - committed_ms <= confirm_after_ms(seen):
         return Finding(Health.WORKING, f"{since}: by its trigger no batch is overdue")
-    reason = f"{since}, although {seen.unread} offsets are unread and the driver is alive"
+    reason = f"{since}, although {seen.unread} offsets are unread"
     unmoved = (
         earlier is not None
         and bool(earlier.unread)
@@ -150,14 +150,28 @@ def why_not_at_work(seen: ProgressReading) -> str:
     if heartbeat.phase == "failed":
         return "the driver failed" + _why(": ", heartbeat.reason)
     if heartbeat.phase == "stopped":
-        asked = heartbeat.reason if heartbeat.drained_by is not None else None
-        return "the driver stopped" + _why(", asked to by ", asked)
+        who, reason = heartbeat.drained_by, heartbeat.reason or ""
+        return "the driver stopped" + (
+            "" if who is None else f", drained by {asked_by(who, reason)}"
+        )
     if seen.alive is False:
         return (
             f"driver {heartbeat.application_id} on {heartbeat.host} has fallen silent in phase "
             f"{heartbeat.phase!r}"
         )
     return ""
+
+
+_ASKED_AT = {"page": "on the page of pipelines", "cli": "at a command line"}
+_NO_REASON = {"asked on the pipelines page", "asked by hand"}
+
+
+def asked_by(who: str, reason: str) -> str:
+    """Say who has asked a driver to stop, where and why; a heartbeat's reason begins with who."""
+    place, _, name = who.partition(" ")
+    said = f"{name} {_ASKED_AT[place]}" if place in _ASKED_AT else who
+    why = reason.removeprefix(f"{who}: ")
+    return said if why in _NO_REASON or not why else f"{said}: {why}"
 
 
 def _why(before: str, reason: str | None) -> str:
@@ -178,10 +192,11 @@ def _since(seen: ProgressReading) -> str:
 
 
 def _age(seen: ProgressReading, at_ms: int) -> str:
-    return _words(seen.now_ms - at_ms)
+    return in_words(seen.now_ms - at_ms)
 
 
-def _words(span_ms: int) -> str:
+def in_words(span_ms: int) -> str:
+    """Return a span of time in words, as "2 minutes 3 seconds"."""
     # Stores tell whole seconds.
     return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()
 

@@ -29,6 +29,7 @@ RUN_BY = {
     "audit": f"{HERE}/test_each_command.py",
     "doctor": f"{HERE}/test_each_command.py",
     "status": f"{HERE}/test_each_command.py",
+    "explain": "tests/unit/cli/test_explain.py",
     "ui": f"{HERE}/test_each_command.py",
     "disown": f"{HERE}/test_each_command.py",
     "blocked": f"{HERE}/test_each_command.py",

@@ -1,6 +1,6 @@
-// Makes elements, and the three drawings: a sparkline, a bar of time left, the stages of a batch.
+// Makes elements, and the drawings: a sparkline, a bar of time left, the stages of a batch, lines over time.
 
-import { age, duration, left, moment, now, rate } from "./words.js";
+import { age, compact, duration, left, mark, moment, now, rate } from "./words.js";
 
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -18,7 +18,7 @@ const SVG = "http://www.w3.org/2000/svg";
 function s(tag, properties, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(properties)) element.setAttribute(name, value);
-  element.append(...children);
+  element.append(...children.filter((child) => child !== null));
   return element;
 }
 
@@ -34,20 +34,22 @@ export function tick(root) {
   for (const element of root.querySelectorAll("[data-since], [data-ends]")) element.write();
 }
 
-export function sparkline(rates, width = 88, height = 22) {
-  if (rates.length < 2) return null;
-  const top = Math.max(...rates, 1e-9);
-  const x = (i) => 1 + (i * (width - 4)) / (rates.length - 1);
-  const y = (value) => height - 2 - (value / top) * (height - 5);
-  const line = rates.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  const last = rates.length - 1;
+// Draws rows/s of the newest batches, with time from left to right up to `until`; a pause lies at the bottom.
+export function sparkline(rates, until, width = 104, height = 22) {
+  if (!rates.length) return null;
+  const from = rates[0][0];
+  const to = Math.max(until, rates.at(-1)[1]);
+  const top = Math.max(...rates.map((each) => each[2]), 1e-9);
+  const x = (ms) => (1 + ((ms - from) * (width - 2)) / Math.max(1, to - from)).toFixed(1);
+  const y = (value) => (height - 2 - (value / top) * (height - 5)).toFixed(1);
+  const area = rates.map(([begin, end, value]) => `M${x(begin)},${y(0)}V${y(value)}H${x(end)}V${y(0)}Z`).join("");
+  const last = rates.at(-1);
   return s(
     "svg",
     { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
-      "aria-label": `Rows a second of the newest ${rates.length} batches: ${rate(Math.min(...rates))} to ${rate(top)}, last ${rate(rates[last])}` },
-    s("polygon", { class: "spark-area", points: `1,${height - 1} ${line} ${x(last)},${height - 1}` }),
-    s("polyline", { class: "spark-line", points: line }),
-    s("circle", { class: "spark-end", cx: x(last), cy: y(rates[last]), r: 1.8 }),
+      "aria-label": `Rows a second over ${duration(to - from)}: at most ${rate(top)}, ${rate(last[2])} in the newest batch, which ended ${age(to - last[1])} before the right edge` },
+    s("path", { class: "spark-base", d: `M1,${y(0)}H${width - 1}` }),
+    s("path", { class: "spark-area", d: area }),
   );
 }
 
@@ -72,22 +74,24 @@ export function timeLeft(openedAt, endsAt, what) {
   return element;
 }
 
-// Draws a batch from left (planned) to right (committed), all batches on one scale.
+// Draws a batch from left (planned) to right (committed), all batches on one scale; a longer one is cut, and says so.
 export function journey(batch, scale) {
   const steps = stepsOf(batch);
-  const track = h("div", { class: "journey", role: "img", "aria-label": `Batch ${batch.batch}: ${inWords(steps)}` });
+  const isLonger = steps.length && steps.at(-1).to - batch.planned_at_ms > scale;
+  const track = h("div", { class: `journey${isLonger ? " longer" : ""}`, role: "img", "aria-label": `Batch ${batch.batch}: ${inWords(steps)}` });
   const of = (ms) => `${Math.min(100, Math.max(0, (ms / scale) * 100)).toFixed(2)}%`;
   for (const step of steps) {
+    const [begin, end] = [step.from, step.to].map((at) => Math.min(scale, at - batch.planned_at_ms));
+    if (begin >= scale) continue;
     const part = h("span", { class: `step step-${step.name}${step.goesOn ? " goes-on" : ""}`, title: `${step.label}: ${duration(step.to - step.from)}` });
-    part.style.left = of(step.from - batch.planned_at_ms);
-    part.style.width = of(step.to - step.from);
+    part.style.left = of(begin);
+    part.style.width = of(end - begin);
     track.append(part);
   }
-  for (const ended of batch.attempts.filter((each) => each.verdict !== "commit")) {
-    const how = ended.verdict === "abort" ? "aborted" : "sealed";
-    const mark = h("span", { class: how, title: `Attempt ${ended.attempt} ${how}: ${ended.reason}` }, "×");
-    mark.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // not cut off at the edges
-    track.append(mark);
+  for (const ended of batch.attempts.filter((each) => each.verdict === "abort")) {
+    const said = h("span", { class: "aborted", title: `Attempt ${ended.attempt} given up: ${ended.reason}` }, "×");
+    said.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // not cut off at the edges
+    track.append(said);
   }
   return track;
 }
@@ -119,3 +123,55 @@ export function stepsOf(batch) {
 }
 
 const inWords = (steps) => steps.map((each) => `${each.label} ${duration(each.to - each.from)}`).join(", ");
+
+// --- lines over time -------------------------------------------------------------------------------------------------
+
+const APART = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].map((seconds) => seconds * 1000);
+const ROOM = { left: 46, right: 10, top: 18, bottom: 4 };
+
+// The marks of a time axis: at round times of the reader's own clock, as many as have room.
+export function marksOf(from, to, atMost) {
+  const apart = APART.find((each) => (to - from) / each <= atMost) ?? APART.at(-1);
+  const shift = new Date(from).getTimezoneOffset() * 60000;
+  const marks = [];
+  for (let at = Math.ceil((from - shift) / apart) * apart + shift; at <= to; at += apart) marks.push(at);
+  return { marks, apart };
+}
+
+// Rounds a largest value up to what people count in.
+export function topOf(value) {
+  if (!(value > 0)) return 1;
+  const step = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((each) => each * step).find((each) => each >= value * 0.999);
+}
+
+// Draws one line over time: `path` is a list of [ms, value], null for a gap. The scale is at the left.
+export function line({ title, path, from, to, width, height = 74, events, says = compact, least = 0 }) {
+  const top = Math.max(topOf(Math.max(0, ...path.filter(Boolean).map((each) => each[1]))), least);
+  const x = (ms) => ROOM.left + ((Math.min(to, Math.max(from, ms)) - from) / Math.max(1, to - from)) * (width - ROOM.left - ROOM.right);
+  const y = (value) => height - ROOM.bottom - (value / top) * (height - ROOM.top - ROOM.bottom);
+  const begun = [];
+  let pen = "M";
+  for (const point of path) {
+    if (point === null) { pen = "M"; continue; }
+    begun.push(`${pen}${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+    pen = "L";
+  }
+  const { marks } = marksOf(from, to, Math.max(2, Math.floor(width / 110)));
+  return s("svg", { class: "line", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}, from ${moment(from)} to ${moment(to)}: at most ${says(Math.max(0, ...path.filter(Boolean).map((each) => each[1])))}` },
+    ...marks.map((at) => s("path", { class: "grid", d: `M${x(at)},${ROOM.top}V${height - ROOM.bottom}` })),
+    ...[0, top / 2, top].map((value) => s("path", { class: value ? "grid" : "base", d: `M${ROOM.left},${y(value)}H${width - ROOM.right}` })),
+    ...[0, top].map((value) => s("text", { class: "scale", x: ROOM.left - 6, y: y(value) + 4, "text-anchor": "end" }, value ? says(value) : "0")),
+    s("text", { class: "name", x: ROOM.left, y: 11 }, title),
+    ...events.map((each) => s("path", { class: "event", "data-kind": each.kind, d: `M${x(each.at_ms)},${ROOM.top}V${height - ROOM.bottom}` })),
+    s("path", { class: "drawn", d: begun.join("") }));
+}
+
+// Draws the time axis below the lines, with a mark of each event in a row above the times.
+export function axis({ from, to, width, events }) {
+  const x = (ms) => ROOM.left + ((ms - from) / Math.max(1, to - from)) * (width - ROOM.left - ROOM.right);
+  const { marks, apart } = marksOf(from, to, Math.max(2, Math.floor(width / 110)));
+  return s("svg", { class: "line axis", width, height: 36, viewBox: `0 0 ${width} 36`, "aria-hidden": "true" },
+    ...events.map((each) => s("circle", { class: "dot", "data-kind": each.kind, cx: x(each.at_ms), cy: 7, r: 4 }, s("title", {}, `${moment(each.at_ms)} ${each.what} ${each.who}`))),
+    ...marks.map((at) => s("text", { class: "scale", x: Math.min(width - 24, Math.max(24, x(at))), y: 29, "text-anchor": "middle" }, mark(at, apart))));
+}

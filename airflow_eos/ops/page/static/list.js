@@ -1,7 +1,7 @@
 // The list of pipelines, the most urgent first: filter, sort, keyboard.
 
 import { h, since, sparkline, timeLeft } from "./charts.js";
-import { NEEDS_SOMEBODY, STATES, count, now, rate } from "./words.js";
+import { ALIVE, NEEDS_SOMEBODY, STATES, count, now, rate } from "./words.js";
 
 const PROMISED = "Promised, open: what the decisions of the batch in flight name, so rows that readers were promised. The bar runs out when the first system ends its work by itself; rows that are lost then are delivered again. Amber where no driver is alive to settle it.";
 
@@ -9,7 +9,7 @@ const COLUMNS = [
   { key: "state", label: "State", value: (row) => STATES.indexOf(row.state) },
   { key: "name", label: "Pipeline", value: (row) => row.name },
   { key: "committed", label: "Last settled", title: "The newest complete batch, and its age", value: (row) => -(row.committed_at_ms ?? -1) },
-  { key: "trend", label: "Newest 16 batches", title: "Rows/s of each of the newest 16 batches, the newest at the right" },
+  { key: "trend", label: "Newest 16 batches", title: "Rows/s of the newest 16 batches over time: the right edge is now, and a pause lies at the bottom" },
   { key: "rate", label: "Rows/s", title: "Mean of the last minute", value: (row) => -(row.rows_per_s ?? -1), right: true },
   { key: "lag", label: "Lag", title: "Rows of the batch in flight. Nobody asks here what the input holds beyond that: see the pipeline's own view", value: (row) => -(row.lag_rows ?? -1), right: true },
   { key: "open", label: "Promised, open", title: PROMISED, value: (row) => row.promised?.ends_at_ms ?? Infinity },
@@ -75,12 +75,12 @@ export class List {
     }
     for (const [id, known] of this.rows) if (!seen.has(id)) { known.element.remove(); this.rows.delete(id); }
     this.remarks.replaceChildren(...board.remarks.map((each) => h("p", { class: "remark" }, each)));
-    this.freshness.textContent = board.read_only ? "live · read only" : "live";
+    this.freshness.textContent = `asked every 3 s${board.read_only ? " · read only" : ""}`;
     this.arrange();
   }
 
   failed(message) {
-    this.freshness.textContent = "not live";
+    this.freshness.textContent = "no answer: what was seen last";
     this.note.replaceChildren(h("p", { class: "problem", role: "alert" }, message));
   }
 
@@ -161,7 +161,13 @@ const isLate = (row) => row.state !== "unreadable" && now() - row.looked_at_ms >
 // Where a location is too long, its end is shown: the end tells it from the others.
 const place = (location) => h("span", { class: "sub place", title: location }, h("bdi", {}, location));
 
-const why = (row) => [row.reason, ...row.remarks].join(" · ");
+// That nobody watches is said beside a pipeline that somebody was to watch.
+const unwatched = (row) => (row.watch && !row.watch.is_watched && row.watch.looked_at_ms !== null ? [`watched by ${row.watch.said}`] : []);
+const remarks = (row) => [...row.remarks, ...unwatched(row)];
+const why = (row) => [row.reason, ...remarks(row)].join(" · ");
+
+// The right edge of a line of a driver that lives is now; of another one, its last sign.
+const until = (row) => (ALIVE.has(row.state) ? now() : 0);
 
 function line(row) {
   const settled = row.batch === null ? h("span", { class: "muted" }, "none yet")
@@ -170,9 +176,9 @@ function line(row) {
   return h("tr", { "data-id": row.id, "data-state": row.state },
     h("td", { class: "c-state" }, pill(row.state), isLate(row) ? h("span", { class: "sub" }, since(row.looked_at_ms, "seen ", " ago")) : null),
     h("td", { class: "c-name" }, h("a", { href: `#/${row.id}` }, row.name),
-      NEEDS_SOMEBODY.has(row.state) || row.remarks.length ? h("span", { class: "sub why", title: why(row) }, why(row)) : place(row.location)),
+      NEEDS_SOMEBODY.has(row.state) || row.state === "looking" || remarks(row).length ? h("span", { class: "sub why", title: why(row) }, why(row)) : place(row.location)),
     h("td", { class: "c-committed" }, known ? settled : ""),
-    h("td", { class: "c-trend" }, sparkline(row.rates)),
+    h("td", { class: "c-trend" }, sparkline(row.rates, until(row))),
     h("td", { class: "c-rate right" }, row.rows_per_s === null ? h("span", { class: "muted" }, "–") : rate(row.rows_per_s)),
     h("td", { class: "c-lag right" }, !known || row.in_flight === null ? "" : row.lag_rows === null ? "?" : row.lag_rows ? count(row.lag_rows) : h("span", { class: "muted" }, "0")),
     h("td", { class: "c-open" }, row.promised ? timeLeft(row.promised.opened_at_ms, row.promised.ends_at_ms, row.name) : h("span", { class: "muted" }, known ? "none" : "")));

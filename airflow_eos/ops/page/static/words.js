@@ -28,6 +28,8 @@ const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 export const count = (n) => whole.format(n);
+export const counted = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+export const compact = (n) => short.format(n);
 
 export function rate(n) {
   if (n === 0) return "0";
@@ -35,16 +37,46 @@ export function rate(n) {
 }
 
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const brief = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+const isToday = (at) => new Date(now()).toDateString() === at.toDateString();
 
 export function moment(ms) {
   const at = new Date(ms);
-  const today = new Date(now()).toDateString() === at.toDateString();
-  return today ? clock.format(at) : `${day.format(at)} ${clock.format(at)}`;
+  return isToday(at) ? clock.format(at) : `${day.format(at)} ${clock.format(at)}`;
+}
+
+// Formats a mark of an axis, whose marks are `apart` ms apart.
+export function mark(ms, apart) {
+  const at = new Date(ms);
+  if (apart >= 86400000) return day.format(at);
+  const said = apart < 60000 ? clock.format(at) : brief.format(at);
+  return isToday(at) ? said : `${day.format(at)} ${said}`;
+}
+
+// The zone of all times on the page, as Airflow writes it: the browser's own.
+export function zone() {
+  const minutes = -new Date(now()).getTimezoneOffset();
+  const two = (n) => String(Math.floor(n)).padStart(2, "0");
+  return `UTC${minutes < 0 ? "−" : "+"}${two(Math.abs(minutes) / 60)}:${two(Math.abs(minutes) % 60)}`;
 }
 
 export const STATES = ["unreadable", "failed", "silent", "stalled", "looking", "draining", "running", "idle", "stopped", "new"];
 export const NEEDS_SOMEBODY = new Set(STATES.slice(0, 4));
+export const ALIVE = new Set(["running", "idle", "draining", "stalled"]);
+
+const DOCS = "https://github.com/airflow-eos/airflow-eos/blob/main/docs/";
+
+// What to read in a state: the runbook's line.
+export const RUNBOOK = Object.fromEntries(Object.entries({
+  unreadable: ["what to do about this error", "recovery.md#every-error-and-what-to-do"],
+  failed: ["what to do about this error", "recovery.md#every-error-and-what-to-do"],
+  silent: ["who notices that, and when", "failures.md"],
+  stalled: ["what to look at", "recovery.md#by-what-you-see"],
+  draining: ["drain and resume", "page.md#drain-recover-resume"],
+  stopped: ["drain and resume", "page.md#drain-recover-resume"],
+}).map(([state, [label, page]]) => [state, { label: `Runbook: ${label}`, address: DOCS + page }]));
 
 // Formats the time until a system ends its work; the shell says "due", too.
 export const left = (endsAt) => (endsAt - now() <= 0 ? "due" : `${age(endsAt - now())} left`);

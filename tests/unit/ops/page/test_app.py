@@ -108,7 +108,7 @@ def test_one_pipeline_has_its_batches_with_every_decision(client):
         (1, "committed", 300),
         (0, "committed", 300),
     ]
-    assert [a.verdict for a in detail.batches[2].attempts] == ["sealed", "commit"]
+    assert [a.verdict for a in detail.batches[2].attempts] == ["commit"]
     flying = detail.batches[0]
     assert flying.attempts[0].opened_at_ms is not None
     assert flying.planned_at_ms <= flying.attempts[0].opened_at_ms[0]
@@ -152,12 +152,12 @@ def test_what_the_browser_may_load_is_said_with_everything(client, path):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_page_names_no_address_but_its_own():
+def test_the_page_names_no_address_but_its_own_and_the_docs_that_a_person_may_open():
     static = files("airflow_eos.ops.page") / "static"
     for file in static.iterdir():
         text = file.read_text(encoding="utf-8")
         found = set(re.findall(r"(?:https?:)?//[a-z0-9][\w.-]+", text))
-        assert found <= {"http://www.w3.org"}, file.name
+        assert found <= {"http://www.w3.org", "https://github.com"}, file.name
         assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
 
 
@@ -394,13 +394,31 @@ def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, m
     (remark,) = look.row().remarks
     assert "no restart heals what its start was refused for: status 78" in remark
     forget_refusal(store)
+    assert watched(look) == "by dog, every minute"
     now[0] += 179
-    assert len(look.row().remarks) == 1
+    assert watched(look) == "by dog, every minute"
     now[0] += 1
-    assert "the watchdog dog has not looked for 3 of its intervals" in look.row().remarks[1]
+    assert watched(look) == "nobody: the watchdog dog has stopped; it was to look every minute"
     note_look(store, WatchdogRecord(dag_id="dog", run_id="r2", interval_ms=60_000))
     write_heartbeat(store, heartbeat("waiting", term=1, application_id="app-2"))
-    assert look.row().remarks == (), "another driver has come, and the watchdog looks again"
+    assert look.row().remarks == (), "another driver has come"
+    assert watched(look) == "by dog, every minute", "and the watchdog looks again"
+    paused = Look(listed(tmp_path, watchdogs=(("dog", True),)), 300_000)
+    assert watched(paused) == "nobody: the watchdog dog is paused"
+
+
+def test_who_was_to_watch_and_never_did_is_said(tmp_path):
+    CheckpointStore.open(tmp_path).put("metadata", b'{"id":"1"}')
+    assert watched(Look(listed(tmp_path), 1)) == "nobody: no watchdog has ever looked"
+    named = Look(listed(tmp_path, watchdogs=(("dog", False),)), 1)
+    assert watched(named) == "not yet: dog has not looked"
+
+
+def watched(look: Look) -> str:
+    watch = look.row().watch
+    assert watch is not None
+    assert watch.is_watched == watch.said.startswith("by ")
+    return watch.said
 
 
 @pytest.mark.parametrize(("term", "state"), [(7, "draining"), (6, "stalled"), (None, "draining")])

@@ -10,21 +10,22 @@ import msgspec
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest
-from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
+from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
 from airflow_eos.core.checkpoint.heartbeat import ENDED, Phase
-from airflow_eos.core.checkpoint.snapshot import Snapshot
+from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
+from airflow_eos.core.protocol.decision import AT_A_START, IN_PLACE_OF_A_FORMER
 from airflow_eos.core.recovery.plan import make_plan
 from airflow_eos.ops.page.board import view
 from airflow_eos.ops.page.pipeline_state import (
     STALL_AFTER_MS,
     Batches,
     PlannedBatch,
-    _attempt,
+    _story,
     mean_rate,
     rates,
     state_of,
 )
-from airflow_eos.ops.page.views import Stage, State
+from airflow_eos.ops.page.views import Rate, Stage, State
 from airflow_eos.ops.plan_tables import plan_view
 from airflow_eos.ops.tables import as_text
 from tests.unit.core.checkpoint.conftest import TroubledBackend
@@ -82,7 +83,7 @@ def seen(state, beat, unheard=""):
             "the driver failed",
         ),
         (checkpoint(), SILENT, None, "silent", "has fallen silent"),
-        (checkpoint(), LOOKED_AT_ONCE, None, "looking", "shows at a second look"),
+        (checkpoint(), LOOKED_AT_ONCE, None, "looking", "is known within"),
         (checkpoint(), None, None, "silent", "no driver has ever written"),
         (checkpoint(), heartbeat(), DRAIN, "draining", "asked to stop by ann: an upgrade"),
         (checkpoint(), heartbeat("stopped"), DRAIN, "stopped", "the driver stopped"),
@@ -94,7 +95,13 @@ def seen(state, beat, unheard=""):
             "running",
             "batch 5 was committed",
         ),
-        (checkpoint(5, 5, **OLD), started_long_ago(phase="waiting"), None, "idle", "alive"),
+        (
+            checkpoint(5, 5, **OLD),
+            started_long_ago(phase="waiting"),
+            None,
+            "idle",
+            "no commit for 5 minutes 2 seconds, with nothing in flight",
+        ),
         (checkpoint(5, 4, **OLD), started_long_ago(), None, "stalled", "is in flight for"),
     ],
 )
@@ -117,7 +124,12 @@ def test_the_first_evidence_that_holds_decides(state, beat, drain, expected, bec
         (
             "stopped",
             {"reason": "cli ann: a release", "drained_by": "cli ann"},
-            "the driver stopped, asked to by cli ann: a release",
+            "the driver stopped, drained by ann at a command line: a release",
+        ),
+        (
+            "stopped",
+            {"reason": "page ann: asked on the pipelines page", "drained_by": "page ann"},
+            "the driver stopped, drained by ann on the page of pipelines",
         ),
         ("stopped", {}, "the driver stopped"),
     ],
@@ -186,11 +198,19 @@ def test_where_the_batch_before_is_gone_its_rows_are_not_known(store):
     assert [(b.batch, b.rows) for b in Batches().newest(store)] == [(2, None), (3, 10)]
 
 
-@pytest.mark.parametrize(
-    ("reason", "verdict"), [(AT_A_START, "sealed"), ("failed: OSError", "abort")]
-)
-def test_a_seal_that_each_start_begins_with_is_no_abort(reason, verdict):
-    assert _attempt(sealed(0, 1, reason=reason, decided_by="d")).verdict == verdict
+def test_what_was_tried_is_numbered_from_1_and_a_starts_own_seal_is_not_shown(store):
+    """Of a first attempt the page said "attempt 2", and showed a fault before it."""
+    log = DecisionLog(store)
+    for attempt, reason in enumerate((AT_A_START, "failed: OSError", IN_PLACE_OF_A_FORMER), 1):
+        log.record(sealed(3, attempt, reason=reason, decided_by="d"))
+    log.record(commit(prepared(0), batch=3, attempt=4))
+    found = read_snapshot(store)
+    story = _story(store, found, Batches().newest(store)[-1])
+    assert [(each.attempt, each.verdict) for each in story.attempts] == [
+        (1, "abort"),
+        (2, "abort"),
+        (3, "commit"),
+    ]
 
 
 def test_what_has_not_changed_is_not_read_again(store, backend):
@@ -223,11 +243,18 @@ BATCHES = (
 
 
 def test_a_pause_after_a_batch_counts_and_what_is_in_flight_does_not():
-    assert rates(BATCHES) == (250.0, 50.0)
+    assert rates(BATCHES) == (Rate(10_000, 12_000, 250.0), Rate(12_000, 14_000, 50.0))
+
+
+def test_a_long_pause_is_a_gap_and_no_slow_batch():
+    """After an outage of nine minutes the line of the list rose, as if it were growing."""
+    late = PlannedBatch(1, 600_000, 601_000, 100)
+    assert rates((BATCHES[0], late)) == (Rate(10_000, 11_000, 500.0), Rate(600_000, 601_000, 100.0))
+    assert rates((BATCHES[0], late), trigger_ms=600_000)[0] == Rate(10_000, 600_000, 0.8)
 
 
 def test_the_newest_batch_counts_until_it_was_committed():
-    assert rates(BATCHES[:2]) == (250.0, 200.0)
+    assert [each.rows_per_s for each in rates(BATCHES[:2])] == [250.0, 200.0]
 
 
 def test_a_batch_whose_rows_nobody_knows_has_no_rate():
@@ -245,7 +272,7 @@ def test_who_has_committed_nothing_for_a_minute_is_at_nought():
 
 
 def test_clocks_that_differ_divide_by_no_nought():
-    assert rates((PlannedBatch(0, 5_000, 4_000, 3),)) == (3_000.0,)
+    assert rates((PlannedBatch(0, 5_000, 4_000, 3),)) == (Rate(5_000, 5_001, 3_000.0),)
 
 
 def test_of_no_batch_there_is_no_rate():

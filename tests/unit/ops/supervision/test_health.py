@@ -89,7 +89,7 @@ def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> ProgressRea
             Health.IDLE,
             "no commit for 10 minutes, with nothing to read",
         ),
-        (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
+        (seen(heartbeat=beat(), unread=None), Health.IDLE, "with nothing in flight"),
         (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),
         (
             seen(heartbeat=beat(trigger_ms=600_000), unread=3),
