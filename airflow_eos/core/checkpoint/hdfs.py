@@ -321,6 +321,22 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
         ) from error
 
 
+def hadoop_settings(location: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the settings for another library's client of the same HDFS.
+
+    Raises:
+        ConfigurationError: an option that such a client takes from the environment alone.
+    """
+    options = dict(storage_options or {})
+    if own := sorted({_CONF_DIR, *_KERBEROS} & options.keys()):
+        raise ConfigurationError(
+            f"{printable(location)}: {', '.join(own)} reach our own client of HDFS alone. Set "
+            "HADOOP_CONF_DIR for driver, executors and recovery, and log in there by kinit."
+        )
+    settings = {name: value for name, value in options.items() if "." in name}
+    return settings | _from_the_active(located(location).authority, settings, None)
+
+
 def _from_the_active(
     authority: str, settings: Mapping[str, str], conf_dir: str | None
 ) -> dict[str, str]:

@@ -13,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
+from airflow_eos.core.checkpoint.locations import (
+    HDFS,
+    LOCAL,
+    as_local_path,
+    located,
+    prefix_of,
+    sync,
+)
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.evolution import (
@@ -213,6 +220,9 @@ _STORE_OPTIONS = {
 }
 
 
+_ENDPOINTS = ("aws_endpoint", "google_base_url", "azure_endpoint")
+
+
 def store_options(given: Mapping[str, Any]) -> dict[str, str]:
     """Return how a bucket is reached by properties of pyiceberg, credentials included.
 
@@ -222,9 +232,19 @@ def store_options(given: Mapping[str, Any]) -> dict[str, str]:
     for key, option in _STORE_OPTIONS.items():
         if given.get(key):
             found.setdefault(option, str(given[key]))
-    if found.get("aws_endpoint", found.get("google_base_url", "")).startswith("http://"):
+    if authority := given.get("adls.blob-storage-authority"):  # of an emulator
+        scheme, account = given.get("adls.blob-storage-scheme", "https"), given["adls.account-name"]
+        found["azure_endpoint"] = f"{scheme}://{authority}/{account}"
+    if any(found.get(name, "").startswith("http://") for name in _ENDPOINTS):
         found["allow_http"] = "true"
     return found
+
+
+def reach_of(table: Table) -> dict[str, str]:
+    """Return how the store of the table is reached: a catalog may know the keys of several."""
+    found, scheme = store_options(table.io.properties), located(table.location()).scheme
+    of_store = () if scheme in {LOCAL, HDFS} else ("allow_http", prefix_of(scheme))
+    return {key: value for key, value in found.items() if key.startswith(of_store)}
 
 
 def vends(catalog: Catalog, table: Table) -> bool:
@@ -320,6 +340,13 @@ def asked(identifier: str) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
+        if "libhdfs" in str(error) or "libjvm" in str(error):
+            raise ConfigurationError(
+                f"The Iceberg table {identifier} is on HDFS, which pyiceberg reaches by Hadoop's "
+                f"libhdfs and a JVM, and they were not loaded: {brief(error)}. Nothing was read.",
+                Remedy(change="set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob)"),
+                Remedy(change="deliver into a Delta table on HDFS, which needs none of them"),
+            ) from error
         raise StoreError(
             f"The Iceberg table {identifier} cannot be read: {type(error).__name__}: "
             f"{brief(error)}. Nothing was guessed; try again."
@@ -433,7 +460,7 @@ class IcebergLog:
                 f"{self._identifier} is not the table of this pipeline: its id is {found}, "
                 f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
             )
-        options = store_options(table.io.properties)
+        options = reach_of(table)
         if options != self._options:  # a catalog has vended new keys
             self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
@@ -457,7 +484,7 @@ class IcebergSnapshot:
         self._branch = branch
         self._table = table
         self._footers = {} if footers is None else footers
-        self._files = table_files(location(table), store_options(table.io.properties))
+        self._files = table_files(location(table), reach_of(table))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
@@ -793,7 +820,7 @@ def made(
     """
     table = opened(catalog, identifier)
     refuse(identifier, table, branch)
-    options = store_options(table.io.properties)
+    options = reach_of(table)
     uuid = str(table.metadata.table_uuid)
     log = IcebergLog(catalog, identifier, uuid, location(table), options, branch=branch)
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
@@ -825,7 +852,7 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    options = store_options(opened(catalog, at["table"]).io.properties)
+    options = reach_of(opened(catalog, at["table"]))
     branch = at.get("branch", MAIN)
     log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
     log.look()

@@ -32,10 +32,10 @@ from airflow_eos.kinds.iceberg.participant import (
     location,
     made,
     opened,
+    reach_of,
     reached,
     refuse,
     require_fit,
-    store_options,
     vends,
     with_ids,
 )
@@ -142,7 +142,7 @@ class IcebergSink:
             self,
             store=store,
             folder=folder,
-            storage_options=store_options(table.io.properties),
+            storage_options=reach_of(table),
             vended=vended,
             metadata=without_snapshots(table.metadata),
         )
@@ -256,7 +256,7 @@ class IcebergSink:
         if not self.vended:
             return self.storage_options
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            return store_options(opened(catalog, self.identifier).io.properties)
+            return reach_of(opened(catalog, self.identifier))
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""
