@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
@@ -139,7 +140,7 @@ def test_an_iceberg_table_on_hdfs_without_hadoops_library_is_refused_by_name(
         found.commit()
     sink = IcebergSink("db.t", catalog=properties, application_id="etl")
     with pytest.raises(ConfigurationError, match="libhdfs") as refused:
-        sink.bound(Stage(_Delta(Where("")), tmp_path).store)
+        sink.bound(CheckpointStore.open(tmp_path / "checkpoint"))
     assert "Delta table on HDFS" in refused.value.remedies[1].change
 
 
