@@ -641,6 +641,9 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
     options = split(scheme, storage_options or {})
     if scheme in {"s3", "s3a"} and not any(map(_S3_COPY.endswith, options.config)):
         options.config[_S3_COPY] = "multipart"  # S3 copies if absent in no other way
+    allowed = os.environ.get(f"{prefix_of(scheme)}allow_http".upper())  # as deltalake reads it
+    if allowed is not None:
+        options.client.setdefault("allow_http", allowed)
     if options.client.get("allow_invalid_certificates", "false").lower() != "false":
         log.warning(
             "tls_not_verified",
