@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["Cut", "Position"]
+__all__ = [
+    "Cut",
+    "Position",
+    "as_of",
+    "at",
+    "condition",
+    "dataset",
+    "files",
+    "from_event",
+    "latest",
+    "offsets",
+    "rows",
+    "spark_frame",
+]
 
 _WAIT = Remedy(change="wait until the running pipeline has settled its next batch")
 
