@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.participant import DeltaPlace
 from airflow_eos.kinds.iceberg.participant import reached
+from airflow_eos.local.s3 import local_s3
 from airflow_eos.sinks import DeltaSink, IcebergSink
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.stores import THEIRS, Where, place
@@ -63,13 +65,15 @@ class _Iceberg(_Delta):
     name = "db.t"
 
     def properties(self, folder: Path) -> dict[str, str]:
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
         if (options := self._where.options).get("azure_endpoint") is None:
-            return json.loads(options["pyiceberg"])  # type: ignore[no-any-return]
+            scheme = self._uri.partition("://")[0].upper()
+            told = json.loads(os.environ.get(f"EOS_TEST_{scheme}_PYICEBERG", "{}"))
+            return {**catalog, "warehouse": self._uri, **told}
         authority = options["azure_endpoint"].split("/")[2]
         account = options["azure_storage_account_name"]
         return {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
+            **catalog,
             "warehouse": self._uri.replace("az://bucket", "abfs://bucket"),
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
             "adls.account-name": account,
@@ -115,7 +119,7 @@ def test_a_delta_table_is_delivered_into_where_it_lives(where: Where, tmp_path: 
     assert len(table.file_uris()) == 3, "a file for each partition, and none of the aborted work"
 
 
-@pytest.mark.parametrize("where", ["azurite"], indirect=True)
+@pytest.mark.parametrize("where", ["azurite", *THEIRS], indirect=True)
 def test_an_iceberg_table_is_delivered_into_where_it_lives(where: Where, tmp_path: Path) -> None:
     kind = _Iceberg(where)
     kind.reach = lambda: {"iceberg": kind.properties(tmp_path)}  # type: ignore[method-assign]
@@ -161,3 +165,15 @@ def test_a_delta_table_on_hdfs_asks_the_active_name_node_as_a_checkpoint_does() 
     provider = options.pop("dfs.client.failover.proxy.provider.service")
     assert provider.endswith("ConfiguredFailoverProxyProvider")
     assert options == {"dfs.a": "b"}
+
+
+def test_a_table_on_the_private_s3_is_reached_by_the_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the README of ``airflow-eos new --kind lake`` says it: app, recovery and readers."""
+    with local_s3() as options:
+        for key, value in options.items():
+            monkeypatch.setenv(key.upper(), value)
+        kind = _Delta(Where("s3://lake"))
+        delivered(kind, tmp_path)
+        assert sorted(kind.rows(tmp_path).to_pyarrow_table()["value"].to_pylist()) == [1, 2, 3]
