@@ -8,7 +8,7 @@ import keyword
 import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,7 +209,8 @@ def try_out(
         found = read_project(project)
         broker_jars()  # in this process, which shows the progress of a first download
         spark_jars()
-        with EmbeddedKafka() as kafka, local_s3() if found.tables else nullcontext({}) as s3:
+        with EmbeddedKafka() as kafka, ExitStack() as more:
+            s3 = more.enter_context(local_s3()) if found.tables else {}
             console.print(f"A Kafka broker is up at {kafka.bootstrap_servers}.")
             counted = play(found, Path(folder), kafka.bootstrap_servers, console, s3)
     if as_json:
