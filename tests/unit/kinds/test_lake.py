@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ from airflow_eos.core.delivery.port import TaskWriter
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.sink import DeltaSink
-from airflow_eos.kinds.iceberg.participant import store_options
+from airflow_eos.kinds.iceberg.participant import reach_of, store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
@@ -100,3 +102,27 @@ def test_a_table_that_is_there_gets_its_file_also_where_it_has_none_yet(
 )
 def test_a_bucket_is_reached_by_what_a_catalog_says(given: dict[str, str], found: dict[str, str]):
     assert store_options(given) == found
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("s3://lake/t", {"aws_region": "eu-1", "allow_http": "true"}),
+        ("gs://lake/t", {"google_base_url": "http://127.0.0.1:1", "allow_http": "true"}),
+        (
+            "abfss://c@a.dfs.core.windows.net/t",
+            {"azure_storage_account_name": "a", "allow_http": "true"},
+        ),
+        ("hdfs://name:8020/t", {}),
+        ("/lake/t", {}),
+    ],
+)
+def test_a_table_is_reached_by_the_keys_of_its_own_store(location: str, found: dict[str, str]):
+    """A catalog may know several; a store refuses the keys of another as unknown options."""
+    given = {
+        "s3.region": "eu-1",
+        "gcs.service.host": "http://127.0.0.1:1",
+        "adls.account-name": "a",
+    }
+    table: Any = SimpleNamespace(io=SimpleNamespace(properties=given), location=lambda: location)
+    assert reach_of(table) == found
