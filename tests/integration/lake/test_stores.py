@@ -24,7 +24,6 @@ from airflow_eos.sinks import DeltaSink, IcebergSink
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.stores import THEIRS, Where, place
 
-
 STORES = [pytest.param(kind, marks=pytest.mark.cluster) for kind in ("azurite", "hdfs", *THEIRS)]
 
 
