@@ -30,7 +30,7 @@ from xml.etree import ElementTree as ET
 from obstore.exceptions import AlreadyExistsError
 
 from airflow_eos.core.checkpoint.backend import Content, require_readable
-from airflow_eos.core.checkpoint.locations import located, printable
+from airflow_eos.core.checkpoint.locations import HDFS, located, printable
 from airflow_eos.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -319,6 +319,11 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
             f"HADOOP_CONF_DIR, or give {_CONF_DIR} or the settings dfs.ha.namenodes.… and "
             "dfs.namenode.rpc-address.… as storage options."
         ) from error
+
+
+def modules_for(location: str) -> tuple[str, ...]:
+    """Return the modules that a task needs for a folder there, beside those of every install."""
+    return ("hdfs_native",) if located(location).scheme == HDFS else ()
 
 
 def hadoop_settings(location: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:

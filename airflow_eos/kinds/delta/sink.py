@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -145,7 +146,7 @@ class DeltaSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         require_library()
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, *modules_for(self.table_uri)))
 
     def connect(self, interval: timedelta) -> LakeParticipant:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""

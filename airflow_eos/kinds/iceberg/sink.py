@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -171,7 +172,7 @@ class IcebergSink:
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, *modules_for(self.folder or "/")))
 
     def connect(self, interval: timedelta) -> IcebergParticipant:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""
