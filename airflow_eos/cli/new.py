@@ -7,6 +7,8 @@ import json
 import keyword
 import re
 import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +33,7 @@ class Kind(enum.StrEnum):
     map = "map"
     windows = "windows"
     upsert = "upsert"
+    lake = "lake"
 
 
 def new(
@@ -41,7 +44,7 @@ def new(
             "--kind",
             Kind,
             help="map: each row by itself. windows: counts in windows, to two outputs. upsert: one "
-            "value for each key.",
+            "value for each key. lake: into a partitioned table on S3.",
         ),
     ] = Kind.map,
     into: Annotated[Path, typer.Option(help="Where to make the folder.")] = Path(),
@@ -84,11 +87,18 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         FILE: _template(FILE, name),
         "rows.tsv": "".join(f"{key}\t{value}\n" for key, value in sample_rows()),
     }
-    if kind is Kind.windows:
-        written |= {"outputs.json": _template("windows/outputs.json", name)}
+    if kind in {Kind.windows, Kind.lake}:
+        written |= {"outputs.json": _template(f"{kind}/outputs.json", name)}
         written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
+    if kind is Kind.windows:
         written[FILE] = written[FILE].replace(f'"{name}.out"', f'["{name}.out", "{name}.busy"]')
-        written["README.md"] = _two_topics(written["README.md"], name)
+        written["README.md"] = _replaced(written["README.md"], _two_topics(name))
+    if kind is Kind.lake:
+        written |= {"query.py": _template("lake/query.py", name)}
+        written[FILE] = _replaced(written[FILE], {f'output_topic = "{name}.out"\n': ""})
+        written["README.md"] = _replaced(written["README.md"], _a_table(name))
+        rows = sample_rows(timedelta(minutes=10))  # a week
+        written["rows.tsv"] = "".join(f"{key}\t{value}\n" for key, value in rows)
     try:
         for path, text in written.items():
             file = folder / path
@@ -101,8 +111,8 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
     return [folder / path for path in written]
 
 
-def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
-    """Return clicks of seven users on five pages, ten a second: key and value."""
+def sample_rows(every: timedelta = timedelta(milliseconds=100)) -> list[tuple[str, str]]:
+    """Return 1,000 clicks of seven users on five pages: key and value."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
     return [
         (
@@ -112,11 +122,11 @@ def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
                     "id": f"c-{n}",
                     "user": f"user-{n % 7}",
                     "page": f"/{'abcde'[n * n % 5]}",
-                    "at": (began + timedelta(seconds=n / 10)).isoformat(),
+                    "at": (began + n * every).isoformat(),
                 }
             ),
         )
-        for n in range(count)
+        for n in range(1_000)
     ]
 
 
@@ -133,17 +143,41 @@ def _with_outputs(dag: str) -> str:
     )
 
 
-def _two_topics(readme: str, name: str) -> str:
-    """Return the README of a pipeline whose rows go to two topics."""
-    said = {
+def _replaced(text: str, said: Mapping[str, str]) -> str:
+    for old, new in said.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _two_topics(name: str) -> dict[str, str]:
+    """Return what the README says otherwise where rows go to two topics."""
+    return {
         f"topic {name} {name}.out\n": f"topic {name} {name}.out {name}.busy\n",
         f"checkpoints/{name} --trigger": f"checkpoints/{name} --outputs outputs.json --trigger",
         "| `rows.tsv`": "| `outputs.json` | all windows to one topic, the busy ones to a second |\n"
         "| `rows.tsv`",
     }
-    for old, new in said.items():
-        readme = readme.replace(old, new)
-    return readme
+
+
+def _a_table(name: str) -> dict[str, str]:
+    """Return what the README says otherwise where rows go into a table on S3."""
+    return {
+        f"to topic `{name}.out`.": "into a table on S3, a partition for each day.",
+        "| `rows.tsv`": "| `outputs.json` | where the table is, its columns and its partitions |\n"
+        "| `query.py` | a query that reads it |\n| `rows.tsv`",
+        "spark,cli]'`": "spark,cli,delta]' 'moto[s3,server]'`",
+        f"broker topic {name} {name}.out\n": f"broker topic {name}\n"
+        "moto_server -H 127.0.0.1 -p 5000 &      # an S3 on this machine, empty at each start\n"
+        "export AWS_ENDPOINT=http://127.0.0.1:5000 AWS_ALLOW_HTTP=true AWS_REGION=us-east-1\n"
+        "export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local\n"
+        "curl -X PUT $AWS_ENDPOINT/lake\n",
+        f"checkpoints/{name} --trigger": f"checkpoints/{name} --outputs outputs.json --trigger",
+        f"airflow-eos broker read {name}.out\n": "python query.py\n",
+        "the checkpoint is the same.": "the checkpoint is the same. The terminal has the `AWS_` "
+        "variables of above.",
+        "## Run it in Airflow": "On another S3: name its bucket in `outputs.json`, and give keys "
+        "or a role by AWS's own variables.\n\n## Run it in Airflow",
+    }
 
 
 DIFFERS = 1
@@ -165,6 +199,7 @@ def try_out(
 
     from airflow_eos.cli.trial import play, read_project
     from airflow_eos.local import EmbeddedKafka, broker_jars, spark_jars
+    from airflow_eos.local.s3 import local_s3
 
     console = Console(quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="airflow-eos-try-") as folder:
@@ -174,9 +209,10 @@ def try_out(
         found = read_project(project)
         broker_jars()  # in this process, which shows the progress of a first download
         spark_jars()
-        with EmbeddedKafka() as kafka:
+        with EmbeddedKafka() as kafka, ExitStack() as more:
+            s3 = more.enter_context(local_s3()) if found.tables else {}
             console.print(f"A Kafka broker is up at {kafka.bootstrap_servers}.")
-            counted = play(found, Path(folder), kafka.bootstrap_servers, console)
+            counted = play(found, Path(folder), kafka.bootstrap_servers, console, s3)
     if as_json:
         typer.echo(msgspec.json.encode(counted).decode())
     if counted.lost or counted.duplicated:

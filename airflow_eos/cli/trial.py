@@ -6,8 +6,10 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from airflow_eos.errors import ConfigurationError, LocalEnvironmentError, Remedy
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import create_topic
 from airflow_eos.local.process import run_guarded, tail
-from airflow_eos.local.rows import Row, read_rows, write_rows
+from airflow_eos.local.rows import read_rows, write_rows
 from airflow_eos.ops.plan_tables import plan_view
 from airflow_eos.ops.tables import show
 from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
@@ -35,17 +37,24 @@ _KILLED = 256 - signal.SIGKILL
 
 @dataclass(frozen=True)
 class Project:
-    """A pipeline as ``airflow-eos new`` lays it out: its app, its sample rows, its topics."""
+    """A pipeline as ``airflow-eos new`` lays it out: its app, its sample rows, its outputs."""
 
     name: str
     app: Path
     rows: tuple[tuple[str, str], ...]
     outputs: tuple[dict[str, Any], ...] = ()
+    query: Path | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that the app writes its rows to."""
-        return tuple(each["topic"] for each in self.outputs) or (f"{self.name}.out",)
+        topics = tuple(each["topic"] for each in self.outputs if "topic" in each)
+        return topics if self.outputs else (f"{self.name}.out",)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The Delta tables that the app writes its rows to."""
+        return tuple(each["table_uri"] for each in self.outputs if "table_uri" in each)
 
 
 def read_project(folder: Path) -> Project:
@@ -66,6 +75,7 @@ def read_project(folder: Path) -> Project:
         app,
         tuple((key, value) for key, _, value in split),
         tuple(json.loads(outputs.read_text(encoding="utf-8"))) if outputs.is_file() else (),
+        query if (query := folder / "query.py").is_file() else None,
     )
 
 
@@ -84,12 +94,14 @@ class TrialRun:
 
     Attributes:
         name: the name that tells the run from another run of the same app over the same input.
+        s3: the storage options of its tables.
     """
 
     project: Project
     folder: Path
     bootstrap_servers: str
     name: str
+    s3: Mapping[str, str]
 
     @property
     def checkpoint(self) -> Path:
@@ -114,7 +126,7 @@ class TrialRun:
             [sys.executable, str(self.project.app.resolve()), *self._arguments(folder)],
             folder=folder,
             log=log,
-            env={**os.environ, **_spark(folder), **environment},
+            env={**os.environ, **_spark(folder), **self.reach_of_tables, **environment},
         )
         if status not in {0, _KILLED}:
             raise LocalEnvironmentError(
@@ -122,24 +134,56 @@ class TrialRun:
             )
         return status
 
-    def readers_have(self) -> Counter[tuple[str, Row]]:
-        """Count the rows that a ``read_committed`` reader sees now, by topic."""
-        return Counter(
+    @property
+    def reach(self) -> dict[str, Mapping[str, str]]:
+        """The storage options with which a recovery reaches the tables."""
+        return {"delta": self.s3} if self.s3 else {}
+
+    @property
+    def reach_of_tables(self) -> dict[str, str]:
+        """The environment in which app and query reach the tables."""
+        return {key.upper(): value for key, value in self.s3.items()}
+
+    def readers_have(self) -> Counter[tuple[str, object]]:
+        """Count the rows that a ``read_committed`` reader sees now, by topic or table."""
+        of_topics = Counter[tuple[str, object]](
             (topic, row)
             for topic in self.project.topics
-            for row in read_rows(self.bootstrap_servers, self.topic(topic))
+            for row in read_rows(self.bootstrap_servers, self.named(topic))
         )
+        of_tables = ((uri, row) for uri in self.project.tables for row in self._rows(uri))
+        return of_topics + Counter(of_tables)
 
-    def topic(self, topic: str) -> str:
-        """Return the name that a topic of the project has in this run."""
-        return f"{topic}.{self.name}"
+    def named(self, output: str) -> str:
+        """Return the name that a topic or table of the project has in this run."""
+        return f"{output}.{self.name}"
+
+    def query(self) -> str:
+        """Return what the project's own query says of its table in this run."""
+        (uri,) = self.project.tables
+        asked = [sys.executable, str(self.project.query), self.named(uri)]
+        environment = {**os.environ, **self.reach_of_tables}
+        ran = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise LocalEnvironmentError(f"{self.project.query} failed:\n{ran.stderr}")
+        return ran.stdout
+
+    def _rows(self, uri: str) -> Iterator[tuple[object, ...]]:
+        from deltalake import DeltaTable
+
+        options = dict(self.s3)
+        if DeltaTable.is_deltatable(self.named(uri), options):
+            table = DeltaTable(self.named(uri), storage_options=options).to_pyarrow_table()
+            yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
     def _arguments(self, folder: Path) -> list[str]:
         outputs = None
         if self.project.outputs:
             here = [
-                {**each, "topic": self.topic(each["topic"])}
+                {**each, "topic": self.named(each["topic"])}
                 | {"transactional_id_prefix": f"{self.name}-{number}"}
+                if "topic" in each
+                else {**each, "table_uri": self.named(each["table_uri"])}
                 for number, each in enumerate(self.project.outputs)
             ]
             outputs = folder / "outputs.json"
@@ -152,7 +196,8 @@ class TrialRun:
             outputs=outputs,
         )
         own = ("--input-topic", self.project.name)
-        return [*told, *own, "--output-topic", self.topic(self.project.topics[0])]
+        topics = [self.named(each) for each in self.project.topics[:1]]
+        return [*told, *own, *(["--output-topic", *topics] if topics else [])]
 
 
 def _spark(folder: Path) -> dict[str, str]:
@@ -179,7 +224,7 @@ def _killed_with_a_promise(run: TrialRun) -> Plan:
     A first batch of windows has no rows, and the app is run again.
     """
     while run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") != 0:
-        plan = plan_recovery(str(run.checkpoint), run.kafka)
+        plan = plan_recovery(str(run.checkpoint), run.kafka, reach=run.reach)
         if plan.steps:
             return plan
     raise LocalEnvironmentError(
@@ -195,12 +240,19 @@ def _doing(console: Console, what: str) -> AbstractContextManager[object]:
     return console.status(what)
 
 
-def play(project: Project, folder: Path, bootstrap_servers: str, console: Console) -> TrialResult:
+def play(
+    project: Project,
+    folder: Path,
+    bootstrap_servers: str,
+    console: Console,
+    s3: Mapping[str, str],
+) -> TrialResult:
     """Kill the project's app, recover it, start it again, and count its rows."""
     name = project.name
-    run = TrialRun(project, folder, bootstrap_servers, "killed")
-    undisturbed = TrialRun(project, folder, bootstrap_servers, "undisturbed")
-    outputs = (each.topic(topic) for each in (run, undisturbed) for topic in project.topics)
+    run, undisturbed = (
+        TrialRun(project, folder, bootstrap_servers, each, s3) for each in ("killed", "undisturbed")
+    )
+    outputs = (each.named(topic) for each in (run, undisturbed) for topic in project.topics)
     for topic in (name, *outputs):
         create_topic(bootstrap_servers, topic, _PARTITIONS, {})
     write_rows(bootstrap_servers, name, project.rows)
@@ -213,7 +265,7 @@ def play(project: Project, folder: Path, bootstrap_servers: str, console: Consol
     )
     if not console.quiet:
         show(plan_view(plan))
-    execute_recovery(plan, run.kafka, force=True)  # we have seen it die
+    execute_recovery(plan, run.kafka, reach=run.reach, force=True)  # we have seen it die
     console.print(
         f"Recovered, with the app still dead. Readers have {run.readers_have().total()} rows."
     )
@@ -229,4 +281,7 @@ def play(project: Project, folder: Path, bootstrap_servers: str, console: Consol
         f"The same app, never killed, gives {expected.total()} rows: "
         f"[bold]lost {lost}, duplicated {twice}[/bold]."
     )
+    if project.tables and project.query is not None:
+        console.print(f"{project.query.name} reads of the table of the run that was killed:")
+        console.print(run.query(), highlight=False)
     return TrialResult(expected.total(), lost, twice)

@@ -27,7 +27,22 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["Cut", "Position"]
+__all__ = [
+    "CommonCut",
+    "Cut",
+    "Position",
+    "as_of",
+    "at",
+    "condition",
+    "cut_of",
+    "dataset",
+    "files",
+    "from_event",
+    "latest",
+    "offsets",
+    "rows",
+    "spark_frame",
+]
 
 _WAIT = Remedy(change="wait until the running pipeline has settled its next batch")
 

@@ -1,6 +1,6 @@
 """An emulator of Azure's store, from its package registry, in a pinned version.
 
-Google's has none that helps: fake-gcs-server (1.52.2) has no XML API, by which obstore writes.
+Google's has none that helps: fake-gcs-server (1.55) has no XML API, by which obstore writes.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
+import os
 import shutil
 import subprocess
 import tempfile
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -33,7 +36,7 @@ from tests.support.servers.jars import server_jars
 from tests.support.servers.process import EmbeddedProcess
 from tests.support.servers.s3 import EmbeddedS3, options_of
 
-AZURITE = "3.34.0"
+AZURITE = "3.37.0"  # of 3.34 deltalake is shown an old listing
 _ACCOUNT = "devstoreaccount1"
 # Azurite's only account, which its documentation prints; it opens nothing but an emulator.
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -263,9 +266,24 @@ def place(kind: str, folder: Path) -> Iterator[Where]:
     elif kind == "hdfs":
         with EmbeddedHdfs() as hdfs:
             yield Where(hdfs.url)
+    elif kind in THEIRS:
+        yield _of_a_user(kind)
     else:
         with _SERVERS[kind]() as server:
             yield Where(server.url, server.storage_options)
+
+
+THEIRS = ("gs", "abfss")
+"""Stores that nothing on this machine stands for: the tests go there with a user's credentials."""
+
+
+def _of_a_user(scheme: str) -> Where:
+    """An empty folder that ``EOS_TEST_GS`` names, with ``EOS_TEST_GS_OPTIONS`` as JSON."""
+    variable = f"EOS_TEST_{scheme.upper()}"
+    if not (url := os.environ.get(variable, "")):
+        pytest.skip(f"{variable} names no folder such as {scheme}://…/tests, to be written to")
+    options = json.loads(os.environ.get(f"{variable}_OPTIONS", "{}"))
+    return Where(f"{url.rstrip('/')}/{uuid.uuid4().hex}", options)
 
 
 _SERVERS: dict[str, Any] = {"azurite": Azurite, "s3mock": WeakS3, "s3proxy": EmbeddedS3}

@@ -58,7 +58,6 @@ ALONE = {
     "arrow.records.numba_kernels": "it alone loads Numba, where that is there",
     "arrow.source.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
     "arrow.source.stream": "Spark's planner of ranges, by the base classes of its data sources",
-    "core.checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
     "core.delivery.exactly_once": "one of three guarantees; the other two share their marks",
     "core.delivery.rehearsal": "a mode of its own beside the start, which is long",
     "core.delivery.standby": "a mode of its own beside the start, which is long",

@@ -30,7 +30,7 @@ from xml.etree import ElementTree as ET
 from obstore.exceptions import AlreadyExistsError
 
 from airflow_eos.core.checkpoint.backend import Content, require_readable
-from airflow_eos.core.checkpoint.locations import located, printable
+from airflow_eos.core.checkpoint.locations import HDFS, located, printable
 from airflow_eos.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -319,6 +319,27 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
             f"HADOOP_CONF_DIR, or give {_CONF_DIR} or the settings dfs.ha.namenodes.… and "
             "dfs.namenode.rpc-address.… as storage options."
         ) from error
+
+
+def modules_for(location: str) -> tuple[str, ...]:
+    """Return the modules that a task needs for a folder there, beside those of every install."""
+    return ("hdfs_native",) if located(location).scheme == HDFS else ()
+
+
+def hadoop_settings(location: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the settings for another library's client of the same HDFS.
+
+    Raises:
+        ConfigurationError: an option that such a client takes from the environment alone.
+    """
+    options = dict(storage_options or {})
+    if own := sorted({_CONF_DIR, *_KERBEROS} & options.keys()):
+        raise ConfigurationError(
+            f"{printable(location)}: {', '.join(own)} reach our own client of HDFS alone. Set "
+            "HADOOP_CONF_DIR for driver, executors and recovery, and log in there by kinit."
+        )
+    settings = {name: value for name, value in options.items() if "." in name}
+    return settings | _from_the_active(located(location).authority, settings, None)
 
 
 def _from_the_active(

@@ -423,7 +423,7 @@ def split(scheme: str, given: Mapping[str, str]) -> StorageOptions:
 
 def unknown_options(scheme: str, unknown: Iterable[str]) -> str:
     """Name the options that obstore does not know, each with the nearest one that it knows."""
-    known = [*CLIENT_OPTIONS, *CONFIGURATION_KEYS[_prefix(scheme)].split()]
+    known = [*CLIENT_OPTIONS, *CONFIGURATION_KEYS[prefix_of(scheme)].split()]
     named = []
     for key in unknown:
         nearest = get_close_matches(_bare(scheme, key), known, n=1)
@@ -431,12 +431,13 @@ def unknown_options(scheme: str, unknown: Iterable[str]) -> str:
     return ", ".join(named)
 
 
-def _prefix(scheme: str) -> str:
-    return _PREFIX.get(scheme, "azure_")
-
-
 def _bare(scheme: str, key: str) -> str:
-    return key.lower().removeprefix(_prefix(scheme))
+    return key.lower().removeprefix(prefix_of(scheme))
+
+
+def prefix_of(scheme: str) -> str:
+    """Return what the names of a store's own options begin with."""
+    return _PREFIX.get(scheme, "azure_")
 
 
 # --- locations ------------------------------------------------------------------------------------
@@ -640,6 +641,9 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
     options = split(scheme, storage_options or {})
     if scheme in {"s3", "s3a"} and not any(map(_S3_COPY.endswith, options.config)):
         options.config[_S3_COPY] = "multipart"  # S3 copies if absent in no other way
+    allowed = os.environ.get(f"{prefix_of(scheme)}allow_http".upper())  # as deltalake reads it
+    if allowed is not None:
+        options.client.setdefault("allow_http", allowed)
     if options.client.get("allow_invalid_certificates", "false").lower() != "false":
         log.warning(
             "tls_not_verified",
@@ -728,7 +732,7 @@ def lacking_keys(location: str, error: Exception) -> Remedy | None:
     """Return how to give a store its keys, where the error says that it had none; else None."""
     if _MACHINES_OWN.search(str(error)) is None:
         return None
-    keys = _KEYS[_prefix(located(location).scheme)]
+    keys = _KEYS[prefix_of(located(location).scheme)]
     return Remedy(
         change=f"set {keys} in the environment of this command, or in Airflow give storage_conn_id"
     )

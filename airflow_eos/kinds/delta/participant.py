@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from airflow_eos.core.checkpoint.locations import located, printable
+from airflow_eos.core.checkpoint.hdfs import hadoop_settings
+from airflow_eos.core.checkpoint.locations import HDFS, located, printable
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
@@ -214,6 +215,18 @@ class DeltaPlace:
     __repr__ = __str__
 
     @property
+    def options(self) -> dict[str, str] | None:
+        """How deltalake reaches the table; of HDFS, Hadoop's settings alone.
+
+        Raises:
+            ConfigurationError: an option of HDFS that deltalake takes from the environment.
+        """
+        given = dict(self.storage_options)
+        if located(self.location).scheme == HDFS:
+            given = hadoop_settings(self.location, given)
+        return given or None
+
+    @property
     def files(self) -> TableFiles:
         """The table's files."""
         return table_files(self.location, dict(self.storage_options))
@@ -224,7 +237,7 @@ def opened(folder: DeltaPlace) -> DeltaTable:
     with asked(folder):
         from deltalake import DeltaTable
 
-        return DeltaTable(folder.location, storage_options=dict(folder.storage_options) or None)
+        return DeltaTable(folder.location, storage_options=folder.options)
 
 
 def partitions_of(table: DeltaTable) -> DeltaPartitions:

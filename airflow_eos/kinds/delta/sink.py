@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -61,10 +62,10 @@ class DeltaSink:
     """The Delta sink: table and settings.
 
     Attributes:
-        table_uri: an absolute path on a disk that driver and executors share, or a URL of a bucket:
-            ``s3://``, ``gs://``, ``az://``, ``abfss://``.
-        storage_options: how a bucket is reached, by the keys of object_store (``aws_endpoint``, …);
-            never shown. Without them the environment decides.
+        table_uri: an absolute path on a disk that driver and executors share, or a URL: ``s3://``,
+            ``gs://``, ``az://``, ``abfss://``, ``hdfs://``.
+        storage_options: how it is reached, by the keys of object_store (``aws_endpoint``, …), of
+            HDFS by Hadoop's settings; never shown. Without them the environment decides.
         application_id: the name of this output in the table's log; for ever of one pipeline.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
@@ -98,7 +99,7 @@ class DeltaSink:
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
-                "the same for the driver and all executors, or a URL of a bucket."
+                "the same for the driver and all executors, or a URL of a bucket or of HDFS."
             )
         if self.schema_evolution not in ("none", "add"):
             raise ConfigurationError(
@@ -106,7 +107,8 @@ class DeltaSink:
             )
         if self.distribute not in ("none", "hash"):
             raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
-        table_files(self.table_uri, self.storage_options)  # refuses a scheme or an option
+        self.folder.options  # noqa: B018 - refuses an option, as the next line a scheme, too
+        table_files(self.table_uri, self.storage_options)
 
     @property
     def folder(self) -> DeltaPlace:
@@ -123,7 +125,7 @@ class DeltaSink:
         require_outside(store.location, self.folder.location, hidden=True)
         require_library()
         if self.create is not None:
-            _create(self.folder.location, self.storage_options, self.create)
+            _create(self.folder, self.create)
         return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
 
     def distribution(self) -> list[str]:
@@ -144,7 +146,7 @@ class DeltaSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         require_library()
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, *modules_for(self.table_uri)))
 
     def connect(self, interval: timedelta) -> LakeParticipant:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""
@@ -218,7 +220,7 @@ class DeltaSink:
         )
 
 
-def _create(location: str, options: Mapping[str, str] | None, new: NewTable) -> None:
+def _create(folder: DeltaPlace, new: NewTable) -> None:
     """Make the table if it is not there; one that is there stays as it is.
 
     Raises:
@@ -238,15 +240,15 @@ def _create(location: str, options: Mapping[str, str] | None, new: NewTable) -> 
         )
     try:
         DeltaTable.create(
-            location,
+            folder.location,
             Schema.from_json(columns.json()),
             mode="ignore",
             partition_by=list(new.partition_by),
             configuration=dict(new.properties),
-            storage_options=dict(options or {}) or None,
+            storage_options=folder.options,
         )
     except (DeltaError, OSError, ValueError) as error:
-        if DeltaTable.is_deltatable(location, dict(options or {}) or None):
+        if DeltaTable.is_deltatable(folder.location, folder.options):
             return  # another process was first
         raise StoreError(
             f"The Delta table was not made of columns {new.columns}, partitions "

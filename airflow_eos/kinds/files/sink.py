@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
@@ -407,7 +408,7 @@ class FileSink:
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`; also create the folder, and the log of whole batches."""
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, *modules_for(self.folder)))
         place = self.place()
         if place.store.is_on_a_disk:  # if not exactly once, nothing else creates the folder
             place.check(self.name)

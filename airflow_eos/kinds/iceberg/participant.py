@@ -15,7 +15,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
+from airflow_eos.core.checkpoint.locations import (
+    HDFS,
+    LOCAL,
+    as_local_path,
+    located,
+    prefix_of,
+    sync,
+)
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
@@ -240,6 +247,9 @@ _STORE_OPTIONS = {
 }
 
 
+_ENDPOINTS = ("aws_endpoint", "google_base_url", "azure_endpoint")
+
+
 def store_options(given: Mapping[str, Any]) -> dict[str, str]:
     """Return how a bucket is reached by properties of pyiceberg, credentials included.
 
@@ -249,9 +259,19 @@ def store_options(given: Mapping[str, Any]) -> dict[str, str]:
     for key, option in _STORE_OPTIONS.items():
         if given.get(key):
             found.setdefault(option, str(given[key]))
-    if found.get("aws_endpoint", found.get("google_base_url", "")).startswith("http://"):
+    if authority := given.get("adls.blob-storage-authority"):  # of an emulator
+        scheme, account = given.get("adls.blob-storage-scheme", "https"), given["adls.account-name"]
+        found["azure_endpoint"] = f"{scheme}://{authority}/{account}"
+    if any(found.get(name, "").startswith("http://") for name in _ENDPOINTS):
         found["allow_http"] = "true"
     return found
+
+
+def reach_of(table: Table) -> dict[str, str]:
+    """Return how the store of the table is reached: a catalog may know the keys of several."""
+    found, scheme = store_options(table.io.properties), located(table.location()).scheme
+    of_store = () if scheme in {LOCAL, HDFS} else ("allow_http", prefix_of(scheme))
+    return {key: value for key, value in found.items() if key.startswith(of_store)}
 
 
 def vends(catalog: Catalog, table: Table) -> bool:
@@ -368,6 +388,13 @@ def asked(identifier: str) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
+        if "libhdfs" in str(error) or "libjvm" in str(error):
+            raise ConfigurationError(
+                f"The Iceberg table {identifier} is on HDFS, which pyiceberg reaches by Hadoop's "
+                f"libhdfs and a JVM, and they were not loaded: {brief(error)}. Nothing was read.",
+                Remedy(change="set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob)"),
+                Remedy(change="deliver into a Delta table on HDFS, which needs none of them"),
+            ) from error
         raise StoreError(
             f"The Iceberg table {identifier} cannot be read: {type(error).__name__}: "
             f"{brief(error)}. Nothing was guessed; try again."
@@ -494,7 +521,7 @@ class IcebergLog:
         """See :meth:`LakeTable.look`: load the table that the catalog has now."""
         table = opened(self._catalog, self._identifier)
         self._require_ours(table)
-        options = store_options(table.io.properties)
+        options = reach_of(table)
         if options != self._options:  # a catalog has vended new keys
             self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
@@ -537,7 +564,7 @@ class IcebergSnapshot:
         self._table = self._history = table
         self._seen = Seen() if seen is None else seen
         self._load = history
-        self._files = table_files(location(table), store_options(table.io.properties))
+        self._files = table_files(location(table), reach_of(table))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
@@ -977,7 +1004,7 @@ def made(
     catalog = reached(catalog_name, properties)
     table = opened(catalog, identifier)
     refuse(identifier, table, branch)
-    options = store_options(table.io.properties)
+    options = reach_of(table)
     uuid = str(table.metadata.table_uuid)
     whole = partial(reached, catalog_name, properties, whole=True)
     log = IcebergLog(
@@ -1012,7 +1039,7 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    options = store_options(opened(catalog, at["table"]).io.properties)
+    options = reach_of(opened(catalog, at["table"]))
     branch = at.get("branch", MAIN)
     whole = partial(reached, at["catalog"], how, whole=True)
     log = IcebergLog(

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -34,10 +35,10 @@ from airflow_eos.kinds.iceberg.participant import (
     location,
     made,
     opened,
+    reach_of,
     reached,
     refuse,
     require_fit,
-    store_options,
     vends,
     with_ids,
 )
@@ -151,7 +152,7 @@ class IcebergSink:
             self,
             store=store,
             folder=folder,
-            storage_options=store_options(table.io.properties),
+            storage_options=reach_of(table),
             vended=vended,
             metadata=without_snapshots(table.metadata),
         )
@@ -180,7 +181,7 @@ class IcebergSink:
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, *modules_for(self.folder or "/")))
 
     def connect(self, interval: timedelta) -> IcebergParticipant:
         """See :meth:`Sink.connect`: refuse a table that cannot be written."""
@@ -289,7 +290,7 @@ class IcebergSink:
         if not self.vended:
             return self.storage_options
         catalog = kept(self.catalog_name, self.catalog)
-        return store_options(opened(catalog, self.identifier).io.properties)
+        return reach_of(opened(catalog, self.identifier))
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""

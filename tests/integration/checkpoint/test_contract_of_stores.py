@@ -22,7 +22,7 @@ from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
 from tests.support.pipelines import commit_of
-from tests.support.stores import Where, place
+from tests.support.stores import THEIRS, Where, place
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
@@ -35,7 +35,7 @@ PROCESS_ROUNDS = 20
 LARGE = 60_000  # bytes: more than one packet of whoever sends it
 
 
-HEAVY = ("hdfs", "azurite")
+HEAVY = ("hdfs", "azurite", *THEIRS)
 
 
 @pytest.fixture(

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, mad
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.local.jars import java_program
 from tests.integration.kept.keeping import decided, keep
+from tests.integration.kept.table import Again
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.hbase import EmbeddedHBase
 
@@ -131,11 +133,6 @@ def table(base: Base) -> str:
     return name
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore.open(tmp_path / "checkpoint")
-
-
 def opened(
     base: Base, store: CheckpointStore, table: str, name: str = "totals"
 ) -> UpsertParticipant:
@@ -143,11 +140,8 @@ def opened(
 
 
 @pytest.fixture
-def upsert(base: Base, store: CheckpointStore, table: str) -> Iterator[UpsertParticipant]:
-    participant = opened(base, store, table)
-    participant.claim(owner_at(store.location))
-    yield participant
-    participant.close()
+def again(base: Base, table: str) -> Again:
+    return partial(opened, base, table=table)
 
 
 def prepare(

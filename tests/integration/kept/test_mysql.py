@@ -7,7 +7,6 @@ import decimal
 import pickle
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -75,33 +74,19 @@ def base(server: EmbeddedMariaDb) -> Iterator[Base]:
     base.target.close()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore.open(tmp_path / "checkpoint")
-
-
 def opened(server: EmbeddedMariaDb, store: CheckpointStore) -> UpsertParticipant:
     return made(store, "totals", MySqlUpsert(server.url, "totals").open(timeout_s=30))
 
 
 @pytest.fixture
-def again(server: EmbeddedMariaDb) -> Again:
+def again(server: EmbeddedMariaDb, base: Base) -> Again:
+    del base  # it is empty by then
     return partial(opened, server)
 
 
 @pytest.fixture
 def how(server: EmbeddedMariaDb) -> str:
     return server.url
-
-
-@pytest.fixture
-def upsert(
-    server: EmbeddedMariaDb, store: CheckpointStore, base: Base
-) -> Iterator[UpsertParticipant]:
-    participant = opened(server, store)
-    participant.claim(owner_at(store.location))
-    yield participant
-    participant.close()
 
 
 def test_to_claim_what_is_its_own_waits_for_nobody_who_writes(server, upsert, again, store):

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -73,11 +72,6 @@ def base(server: EmbeddedPostgres) -> Iterator[Any]:
         yield base
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore.open(tmp_path / "checkpoint")
-
-
 def opened(
     server: EmbeddedPostgres, store: CheckpointStore, name: str = "totals"
 ) -> UpsertParticipant:
@@ -85,23 +79,14 @@ def opened(
 
 
 @pytest.fixture
-def again(server: EmbeddedPostgres) -> Again:
+def again(server: EmbeddedPostgres, base: Any) -> Again:
+    del base  # it is empty by then
     return partial(opened, server)
 
 
 @pytest.fixture
 def how(server: EmbeddedPostgres) -> str:
     return server.dsn
-
-
-@pytest.fixture
-def upsert(
-    server: EmbeddedPostgres, store: CheckpointStore, base: Any
-) -> Iterator[UpsertParticipant]:
-    participant = opened(server, store)
-    participant.claim(owner_at(store.location))
-    yield participant
-    participant.close()
 
 
 def test_every_type_comes_as_it_was(upsert, store, base):

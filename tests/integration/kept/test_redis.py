@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, mad
 from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, keys_of
 from tests.integration.kept.keeping import decided, keep
+from tests.integration.kept.table import Again
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.redis import EmbeddedRedis
 
@@ -45,11 +47,6 @@ def client(server: EmbeddedRedis) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore.open(tmp_path / "checkpoint")
-
-
 def opened(
     server: EmbeddedRedis, store: CheckpointStore, name: str = "totals"
 ) -> UpsertParticipant:
@@ -57,13 +54,10 @@ def opened(
 
 
 @pytest.fixture
-def upsert(
-    server: EmbeddedRedis, store: CheckpointStore, client: Any
-) -> Iterator[UpsertParticipant]:
-    participant = opened(server, store)
-    participant.claim(owner_at(store.location))
-    yield participant
-    participant.close()
+def again(server: EmbeddedRedis, client: Any) -> Again:
+    """The server is empty by then."""
+    del client
+    return partial(opened, server)
 
 
 @pytest.mark.parametrize("prefix", ["t:a:", "t"])

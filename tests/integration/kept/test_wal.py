@@ -41,11 +41,6 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore.open(tmp_path / "checkpoint")
-
-
-@pytest.fixture
 def wal(store: CheckpointStore, endpoint: Endpoint) -> WriteAheadParticipant:
     return made(store, "orders", POST, {"port": endpoint.port})
 

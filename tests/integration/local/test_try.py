@@ -21,7 +21,8 @@ PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 @pytest.mark.proof
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "kind", ["map", *(pytest.param(k, marks=pytest.mark.examples) for k in ("windows", "upsert"))]
+    "kind",
+    ["map", *(pytest.param(k, marks=pytest.mark.examples) for k in ("windows", "upsert", "lake"))],
 )
 def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path, kind):
     made = subprocess.run(
@@ -41,6 +42,8 @@ def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert "Readers have 0 rows" in said
     assert "lost 0, duplicated 0" in said
+    if kind == "lake":
+        assert said.count("2026-01-0") == 7, "the query has a line for each day"
 
 
 @pytest.mark.proof

@@ -7,9 +7,12 @@ import json
 import subprocess
 import sys
 import zipfile
+from datetime import date
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from airflow_eos.cli.new import Kind, make_project, sample_rows
 from airflow_eos.cli.trial import read_project
@@ -31,7 +34,9 @@ def test_a_new_project_names_itself_everywhere_and_nothing_of_the_template(tmp_p
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("name", ["page", "start", "clicks", "count", "value", "user", "at"])
+@pytest.mark.parametrize(
+    "name", ["page", "start", "clicks", "count", "value", "user", "at", "lake", "query"]
+)
 def test_a_name_that_is_a_field_of_the_rows_changes_no_field(tmp_path, kind, name):
     """``new page --kind windows`` wrote a value with two fields ``page``."""
     computes = [
@@ -48,6 +53,13 @@ def test_a_name_that_is_a_field_of_the_rows_changes_no_field(tmp_path, kind, nam
     if kind is Kind.windows:
         chosen = json.loads((tmp_path / name / "outputs.json").read_text())
         assert "'$.clicks'" in chosen[1]["rows"]
+    if kind is Kind.lake:
+        (chosen,) = json.loads((tmp_path / name / "outputs.json").read_text())
+        assert chosen["create"] == {
+            "columns": "id STRING, user STRING, page STRING, at TIMESTAMP, day DATE",
+            "partition_by": ["day"],
+        }
+        assert chosen["table_uri"] == f"s3://lake/{name}"
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -60,7 +72,7 @@ def test_its_dags_are_three_and_find_the_app_beside_them(tmp_path, kind):
     assert [dag.dag_id for dag in dags] == ["orders", "orders_recovery", "orders_watchdog"]
     run = dags[0].get_task("run")
     assert run.application == str(tmp_path / "orders" / "spark_apps" / "orders.py")
-    assert bool(run.outputs) is (kind is Kind.windows)
+    assert bool(run.outputs) is (kind in {Kind.windows, Kind.lake})
 
 
 def test_the_two_outputs_can_be_chosen_and_have_a_prefix_each(tmp_path):
@@ -69,6 +81,35 @@ def test_the_two_outputs_can_be_chosen_and_have_a_prefix_each(tmp_path):
     assert len(OutputConfig.of("exactly_once", outputs).chosen) == 2
     prefixes = [each.get("transactional_id_prefix") for each in json.loads(outputs)]
     assert prefixes == [None, "orders-busy"]  # None: the app's own
+
+
+def test_the_readme_of_a_table_tells_of_no_topic_that_is_not_there(tmp_path):
+    """Its text is the others', with what differs in its place: each of them is to be found."""
+    make_project("orders", Kind.lake, tmp_path / "orders")
+    readme = (tmp_path / "orders" / "README.md").read_text()
+    assert "orders.out" not in readme
+    assert "orders.out" not in (tmp_path / "orders" / "airflow-eos.toml").read_text()
+    for said in ("cli,delta]'", "moto_server", "/lake\n", "--outputs", "python query.py", "`AWS_`"):
+        assert said in readme, said
+
+
+def test_the_query_of_a_lake_reads_the_table_that_the_outputs_name(tmp_path):
+    """As a person runs it, on a table as the app makes it; here on a disk."""
+    make_project("order", Kind.lake, tmp_path / "order")
+    table = tmp_path / "table"
+    outputs = tmp_path / "order" / "outputs.json"
+    outputs.write_text(outputs.read_text().replace("s3://lake/order", str(table)))
+    days = [date(2026, 1, 1)] * 2 + [date(2026, 1, 2)]
+    rows = pa.table({"id": ["a", "b", "c"], "user": ["u", "v", "u"], "day": days})
+    write_deltalake(str(table), rows, partition_by=["day"])
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "order" / "query.py")], capture_output=True, text=True
+    )
+    assert ran.stdout.splitlines() == [
+        "day\tclicks\tusers\tids",
+        "2026-01-01\t2\t2\t2",
+        "2026-01-02\t1\t1\t1",
+    ], ran.stderr
 
 
 @pytest.mark.parametrize("name", ["", "Orders", "a-b", "1st", "a b", "../x", "é", "x" * 61])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +20,9 @@ from airflow_eos.core.delivery.port import TaskWriter
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.sink import DeltaSink
-from airflow_eos.kinds.iceberg.participant import store_options
+from airflow_eos.kinds.files.place import StagedFolder
+from airflow_eos.kinds.files.sink import FileSink
+from airflow_eos.kinds.iceberg.participant import reach_of, store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
@@ -100,3 +105,49 @@ def test_a_table_that_is_there_gets_its_file_also_where_it_has_none_yet(
 )
 def test_a_bucket_is_reached_by_what_a_catalog_says(given: dict[str, str], found: dict[str, str]):
     assert store_options(given) == found
+
+
+@pytest.mark.parametrize("kind", ["files", "delta", "iceberg"])
+@pytest.mark.parametrize("location", ["hdfs://name:8020/t", "s3://lake/t", "/lake/t"])
+def test_workers_are_asked_for_what_their_store_needs_before_the_first_row(
+    monkeypatch: pytest.MonkeyPatch, kind: str, location: str
+):
+    """A task said so, in the first batch, where the driver alone had the client of HDFS."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        f"airflow_eos.kinds.{kind}.sink.check_workers", lambda _, modules: asked.extend(modules)
+    )
+    monkeypatch.setattr(StagedFolder, "check", lambda *_: None)
+    options: Any = {"storage_options": {"aws_region": "eu"}} if location[0] == "s" else {}
+    sinks: dict[str, Callable[[], Any]] = {
+        "files": lambda: FileSink(location, **options),
+        "delta": lambda: DeltaSink(location, application_id="etl", **options),
+        "iceberg": lambda: IcebergSink("db.t", {}, application_id="etl", folder=location),
+    }
+    spark: Any = None
+    sinks[kind]().check(spark)
+    assert ("hdfs_native" in asked) is location.startswith("hdfs")
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("s3://lake/t", {"aws_region": "eu-1", "allow_http": "true"}),
+        ("gs://lake/t", {"google_base_url": "http://127.0.0.1:1", "allow_http": "true"}),
+        (
+            "abfss://c@a.dfs.core.windows.net/t",
+            {"azure_storage_account_name": "a", "allow_http": "true"},
+        ),
+        ("hdfs://name:8020/t", {}),
+        ("/lake/t", {}),
+    ],
+)
+def test_a_table_is_reached_by_the_keys_of_its_own_store(location: str, found: dict[str, str]):
+    """A catalog may know several; a store refuses the keys of another as unknown options."""
+    given = {
+        "s3.region": "eu-1",
+        "gcs.service.host": "http://127.0.0.1:1",
+        "adls.account-name": "a",
+    }
+    table: Any = SimpleNamespace(io=SimpleNamespace(properties=given), location=lambda: location)
+    assert reach_of(table) == found

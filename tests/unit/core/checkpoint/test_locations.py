@@ -441,6 +441,33 @@ def endpoint():
     thread.join(120)
 
 
+class Empty(BaseHTTPRequestHandler):
+    """A store where nothing is."""
+
+    def do_HEAD(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("told", [None, "false", "true"])
+def test_the_environment_may_allow_a_store_without_tls_as_deltalake_has_it(monkeypatch, told):
+    """One environment for a table's log and its files: obstore alone did not look there."""
+    if told is not None:
+        monkeypatch.setenv("AWS_ALLOW_HTTP", told)
+    with HTTPServer(("127.0.0.1", 0), Empty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = {"aws_endpoint": f"http://127.0.0.1:{server.server_port}"}
+        store = CheckpointStore.open("s3://lake/t", storage_options=KEYS | there)
+        if told == "true":
+            assert store.head("a") is None
+        else:
+            with pytest.raises(StoreError, match="builder error"):
+                store.head("a")
+        server.shutdown()
+
+
 @pytest.mark.parametrize("name", ["allow_http", "aws_allow_http", "AWS_ALLOW_HTTP"])
 def test_plain_http_to_an_endpoint_of_ones_own_is_allowed_under_every_name(endpoint, name):
     options = {**KEYS, "aws_endpoint": endpoint, name: "true", "timeout": "20s"}
