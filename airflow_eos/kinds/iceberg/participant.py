@@ -429,7 +429,7 @@ _FOOTERS_AT_MOST = 5000
 
 
 @dataclasses.dataclass
-class Seen:
+class SeenByLooks:
     """What looks at a table share.
 
     Attributes:
@@ -476,7 +476,7 @@ class IcebergLog:
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
-        self._seen = Seen()
+        self._seen = SeenByLooks()
         self.files = table_files(folder, storage_options)
 
     @property
@@ -528,14 +528,14 @@ class IcebergSnapshot:
         self,
         identifier: str,
         table: Table,
-        seen: Seen | None = None,
+        seen: SeenByLooks | None = None,
         branch: str = MAIN,
         history: Callable[[], tuple[Table, Table]] | None = None,
     ) -> None:
         self._identifier = identifier
         self._branch = branch
         self._table = self._history = table
-        self._seen = Seen() if seen is None else seen
+        self._seen = SeenByLooks() if seen is None else seen
         self._load = history
         self._files = table_files(location(table), store_options(table.io.properties))
 
