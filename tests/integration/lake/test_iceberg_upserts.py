@@ -20,8 +20,8 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.sorting import SortDirection
 from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType
 
@@ -68,10 +68,10 @@ def delivered(stage: Stage, *rows: tuple[Any, ...], batch: int, schema: pa.Schem
     assert stage.participant().commit([work]) == {work.identity: COMMITTED}
 
 
-def changed(stage: Stage, change: Callable[[Table], object]) -> None:
+def changed(stage: Stage, change: Callable[[Table], object]) -> object:
     """Another program changes the table."""
     with closing(Iceberg().catalog(stage.table)) as catalog:
-        change(catalog.load_table("db.rows"))
+        return change(catalog.load_table("db.rows"))
 
 
 def table_of(stage: Stage) -> Table:
@@ -429,8 +429,7 @@ def test_the_order_of_a_table_is_kept_in_what_is_written_anew(tmp_path: Path):
 
     def order(table: Table) -> None:
         with table.update_sort_order() as update:
-            update.asc("v", "identity") if hasattr(update, "asc") else update
-        assert table.sort_order().fields[0].direction is SortDirection.ASC
+            update.asc("v", IdentityTransform())
 
     changed(stage, order)
     stage.claimed()
@@ -462,7 +461,7 @@ def deletes(table: Table, content: DataFileContent, rows: pa.Table) -> None:
 
     class OfDeletes(_FastAppendFiles):
         def new_manifest_writer(self, spec: PartitionSpec) -> Any:
-            writer = super().new_manifest_writer(spec)
+            writer: Any = super().new_manifest_writer(spec)
             writer.content = lambda: ManifestContent.DELETES
             return writer
 
@@ -486,10 +485,11 @@ def test_rows_that_position_deletes_took_do_not_come_back(stage: Stage):
     (path,) = paths(stage)
     told = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
 
-    def take(number: int) -> None:
+    def take(number: int) -> object:
         at = {"file_path": [path], "pos": [told.index(number)]}
         rows = pa.table(at, _POSITIONS)
-        changed(stage, lambda table: deletes(table, DataFileContent.POSITION_DELETES, rows))
+        content = DataFileContent.POSITION_DELETES
+        return changed(stage, lambda table: deletes(table, content, rows))
 
     take(2)
     assert found(stage) == {1: "a", 3: "c", 4: "d"}
