@@ -30,8 +30,8 @@ from airflow_eos.kinds.iceberg.evolution import (
 from airflow_eos.kinds.iceberg.merge import (
     Overwriting,
     lacking,
-    overwrite,
     renamed,
+    staged_snapshot,
     waiting_rows,
     why_not,
 )
@@ -762,12 +762,7 @@ class IcebergSnapshot:
         The library writes manifests by the default spec.
         """
         self._change_copy(default_spec_id=spec)
-        update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
-        merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
-        producer = update.merge_append() if merges else update.fast_append()
-        if removed:
-            producer = overwrite(change, self._branch, summary)
-        with producer as snapshot:
+        with staged_snapshot(change, self._branch, summary, replaces=bool(removed)) as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
             for file in removed:
@@ -782,8 +777,9 @@ class IcebergSnapshot:
         metadata = self._table.metadata
         named = {each.snapshot_id for each in metadata.refs.values()}
         self._table.metadata = without_snapshots(metadata, but=named)
+        merges = metadata.properties.get(_MERGES, "true")  # the library's own default is false
         self._change_copy(
-            properties=metadata.properties | {_RETRIES: "0"},
+            properties=metadata.properties | {_RETRIES: "0", _MERGES: merges},
             partition_specs=[of_any_year(each) for each in metadata.partition_specs],
         )
 
