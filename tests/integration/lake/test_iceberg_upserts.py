@@ -641,3 +641,28 @@ def test_a_decision_of_another_key_is_told_before_rows_are_written_otherwise(sta
     other = replace(stage.sink, upsert=LakeUpsert(["v"]))
     assert "LakeUpsert(key=('v',)" in other.elsewhere([work], [])
     assert isinstance(stage.decide(work), Decision)
+
+
+def test_files_of_a_partition_whose_column_was_dropped_are_refused_by_name(tmp_path: Path):
+    """The library cannot write their manifests anew; files without the keys hinder nobody."""
+    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage.kind.create(stage.table, DAYS)
+    parted(stage, ("day", "identity")).claimed()
+    delivered(stage, (1, "a", "x"), (50, "b", "x"), batch=0, schema=DAYS)
+
+    def forget(table: Table) -> None:
+        with table.update_spec() as spec:
+            spec.remove_field("day")
+        with table.update_schema() as columns:
+            columns.delete_column("day")
+
+    changed(stage, forget)
+    rows = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    delivered(stage, (99, "y"), batch=1, schema=rows)
+    work = prepared(stage, (1, "y"), schema=rows)
+    stage.decide(work, batch=2)
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be replaced: .*rewrite the table's files"
+    ):
+        stage.participant().commit([work])
+    assert waiting(stage)
