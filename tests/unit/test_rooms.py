@@ -63,6 +63,7 @@ ALONE = {
     "core.delivery.standby": "a mode of its own beside the start, which is long",
     "factory.recovery": "the DAG that recovers; the watchdog is long",
     "kinds.delta.merge": "what becomes of a table's files; the participant decides and commits",
+    "kinds.iceberg.history": "it alone loads pyiceberg at its top, where that is there",
     "kinds.iceberg.creation": "what a first start alone does, and where Spark reads columns",
     "operators.submission": "what Airflow must not import to parse a DAG",
     "ops.audit.compare": "rows held against rows; reading them is another file",

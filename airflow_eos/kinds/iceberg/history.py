@@ -81,7 +81,7 @@ def slim(metadata: bytes, location: str = "") -> bytes:
     return msgspec.json.encode(fields)
 
 
-def whole(metadata: bytes, former: Callable[[str], Stored]) -> bytes:
+def whole(metadata: bytes, former: Callable[[str], MetadataFile]) -> bytes:
     """Return metadata that was made of what :func:`slim` returned, with the history of before.
 
     Args:
@@ -143,19 +143,19 @@ def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-class Stored(NamedTuple):
+class MetadataFile(NamedTuple):
     """A file of metadata: what is in it, and the same without history."""
 
     whole: bytes
     slim: bytes
 
 
-_files: dict[str, Stored] = {}
+_files: dict[str, MetadataFile] = {}
 """The files that were read or written last, by their locations; a file never changes."""
 
 
-def _keep(location: str, metadata: bytes, made_of: bytes) -> Stored:
-    found = _files[location] = Stored(metadata, slim(made_of, location))
+def _keep(location: str, metadata: bytes, made_of: bytes) -> MetadataFile:
+    found = _files[location] = MetadataFile(metadata, slim(made_of, location))
     while len(_files) > _KEPT:
         _files.pop(next(iter(_files)), None)
     return found
@@ -179,7 +179,7 @@ class SlimFileIO(FileIO):
         name = location if isinstance(location, str) else location.location
         self._of(name).delete(name)
 
-    def stored(self, location: str) -> Stored:
+    def stored(self, location: str) -> MetadataFile:
         """Return what is in a file of metadata."""
         return _stored(self._of(location).new_input(location))
 
@@ -196,7 +196,7 @@ def _is_metadata(location: str) -> bool:
     return location.endswith(".metadata.json") and not location.endswith(".gz.metadata.json")
 
 
-def _stored(file: InputFile) -> Stored:
+def _stored(file: InputFile) -> MetadataFile:
     found = _files.get(file.location)
     if found is None or len(found.whole) != len(file):
         with file.open() as data:

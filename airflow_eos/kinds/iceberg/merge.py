@@ -107,7 +107,10 @@ class Overwriting:
             FileNotFoundError: a file of the table is gone.
         """
         there = ((_name(task), task) for task in self._candidates(doing.changes.keys))
-        return doing.of(there, self._new, self._without)
+        added, removed = doing.of(there, self._new, self._without)
+        if {task.file.spec_id for task in removed} - whole_specs(self.metadata):
+            raise self._refused("files with its keys are of a partition whose column was dropped")
+        return added, removed
 
     def _candidates(self, keys: pa.Table) -> list[FileScanTask]:
         """Return the files that may have rows of the keys, by their partitions and bounds."""
@@ -117,11 +120,7 @@ class Overwriting:
         try:
             tasks = [task for task in scan.plan_files() if self._may_have(task, keys)]
         except ValueError as error:
-            raise ConfigurationError(
-                f"Rows of the Iceberg table {'.'.join(self.table.name())} cannot be replaced: "
-                f"{error}. Nothing was dropped, and nothing is visible yet: let another engine "
-                "compact the table, then start again."
-            ) from error
+            raise self._refused(error) from error
         bounds = {
             name: _bounds(tasks, self._schema, keys.schema.field(name))
             for name in keys.column_names
@@ -129,6 +128,13 @@ class Overwriting:
         }
         may = may_touch(keys, bounds, len(tasks))
         return [task for task, is_one in zip(tasks, may, strict=True) if is_one]
+
+    def _refused(self, why: object) -> ConfigurationError:
+        return ConfigurationError(
+            f"Rows of the Iceberg table {'.'.join(self.table.name())} cannot be replaced: {why}. "
+            "Nothing was dropped, and nothing is visible yet: let another engine rewrite the "
+            "table's files, then start again."
+        )
 
     def _may_have(self, task: FileScanTask, keys: pa.Table) -> bool:
         spec = task.file.spec_id
@@ -293,16 +299,26 @@ def _bound(kind: pa.DataType, told: bytes | None) -> int | str | None:
         return None
 
 
-def overwrite(change: Transaction, branch: str, summary: Mapping[str, str]) -> Any:
-    """Return the library's overwrite, which merges manifests as its append does.
+def staged_snapshot(
+    change: Transaction, branch: str, summary: Mapping[str, str], *, replaces: bool
+) -> Any:
+    """Return the library's append, or its overwrite: both merge manifests.
 
-    Alone it adds two to the table with each commit, one of which has no file of a reader.
+    Its overwrite alone adds two to the table with each commit, one of which has no file of a
+    reader. Manifests of a spec whose column was dropped it cannot write, so they stay as they are.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
-    class Overwrite(_OverwriteFiles, _MergeAppendFiles):
+    class Append(_MergeAppendFiles):
+        def _process_manifests(self, manifests: list[Any]) -> list[Any]:
+            whole = whole_specs(self._transaction.table_metadata)
+            apart = [each for each in manifests if each.partition_spec_id not in whole]
+            merged = [each for each in manifests if each.partition_spec_id in whole]
+            return [*super()._process_manifests(merged), *apart]
+
+    class Overwrite(_OverwriteFiles, Append):
         def _existing_manifests(self) -> list[Any]:
             return [
                 each
@@ -317,10 +333,21 @@ def overwrite(change: Transaction, branch: str, summary: Mapping[str, str]) -> A
                 for file in self._deleted_data_files:
                     self.partition_filters[file.spec_id] = AlwaysTrue()
 
-    return Overwrite(
-        operation=Operation.OVERWRITE,
+    kind = Overwrite if replaces else Append
+    return kind(
+        operation=Operation.OVERWRITE if replaces else Operation.APPEND,
         transaction=change,
         io=change._table.io,  # noqa: SLF001 - as the library's own
         branch=branch,
         snapshot_properties=dict(summary),
     )
+
+
+def whole_specs(metadata: TableMetadata) -> set[int]:
+    """Return the specs whose columns the table has, by which manifests can be written."""
+    name = metadata.schema().find_column_name
+    return {
+        number
+        for number, spec in metadata.specs().items()
+        if None not in [name(field.source_id) for field in spec.fields]
+    }

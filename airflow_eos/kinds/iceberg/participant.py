@@ -37,8 +37,8 @@ from airflow_eos.kinds.iceberg.evolution import (
 from airflow_eos.kinds.iceberg.merge import (
     Overwriting,
     lacking,
-    overwrite,
     renamed,
+    staged_snapshot,
     waiting_rows,
     why_not,
 )
@@ -456,7 +456,7 @@ _FOOTERS_AT_MOST = 5000
 
 
 @dataclasses.dataclass
-class Seen:
+class SeenByLooks:
     """What looks at a table share.
 
     Attributes:
@@ -503,7 +503,7 @@ class IcebergLog:
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
-        self._seen = Seen()
+        self._seen = SeenByLooks()
         self.files = table_files(folder, storage_options)
 
     @property
@@ -555,14 +555,14 @@ class IcebergSnapshot:
         self,
         identifier: str,
         table: Table,
-        seen: Seen | None = None,
+        seen: SeenByLooks | None = None,
         branch: str = MAIN,
         history: Callable[[], tuple[Table, Table]] | None = None,
     ) -> None:
         self._identifier = identifier
         self._branch = branch
         self._table = self._history = table
-        self._seen = Seen() if seen is None else seen
+        self._seen = SeenByLooks() if seen is None else seen
         self._load = history
         self._files = table_files(location(table), reach_of(table))
 
@@ -789,12 +789,7 @@ class IcebergSnapshot:
         The library writes manifests by the default spec.
         """
         self._change_copy(default_spec_id=spec)
-        update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
-        merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
-        producer = update.merge_append() if merges else update.fast_append()
-        if removed:
-            producer = overwrite(change, self._branch, summary)
-        with producer as snapshot:
+        with staged_snapshot(change, self._branch, summary, replaces=bool(removed)) as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
             for file in removed:
@@ -809,8 +804,9 @@ class IcebergSnapshot:
         metadata = self._table.metadata
         named = {each.snapshot_id for each in metadata.refs.values()}
         self._table.metadata = without_snapshots(metadata, but=named)
+        merges = metadata.properties.get(_MERGES, "true")  # the library's own default is false
         self._change_copy(
-            properties=metadata.properties | {_RETRIES: "0"},
+            properties=metadata.properties | {_RETRIES: "0", _MERGES: merges},
             partition_specs=[of_any_year(each) for each in metadata.partition_specs],
         )
 

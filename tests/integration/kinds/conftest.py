@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ def delivery(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
-) -> Delivery:
+) -> Iterator[Delivery]:
     monkeypatch.syspath_prepend(INSTALLED)
     reached = servers.of(kind_called(kind).servers)
-    return Delivery.made(kind, kafka_broker, reached, host, spark, tmp_path)
+    delivery = Delivery.made(kind, kafka_broker, reached, host, spark, tmp_path)
+    with delivery.kind.beside(delivery.at):
+        yield delivery

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.serializers import FromByteStream
 from pyiceberg.types import LongType
+from pyiceberg.types import StringType as StringType_
 from pyspark.sql.types import LongType as SparkLong
 from pyspark.sql.types import StringType, StructField, StructType
 from requests import PreparedRequest, Response, Session
@@ -100,6 +101,25 @@ def test_a_batch_parses_no_former_snapshot(stage: Stage, monkeypatch):
         assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
         whole = [number for number in parsed if number > 1]
         assert len(whole) == (batch == 0), "the witness is looked for in all, once in a process"
+
+
+def test_manifests_are_merged_where_no_property_says_so(stage: Stage):
+    """Else each batch would read and write as many as there were batches before."""
+    told = {"commit.manifest.min-count-to-merge": "4"}
+    with closing(KIND.catalog(stage.table)) as catalog:
+        catalog.load_table("db.rows").transaction().set_properties(told).commit_transaction()
+    participant = stage.participant()
+    for batch in range(12):
+        work = stage.prepare(batch)
+        stage.decide(work, batch=batch)
+        participant.commit([work])
+    with closing(KIND.catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+    head = table.current_snapshot()
+    assert head is not None
+    assert len(head.manifests(table.io)) <= 4
+    assert "commit.manifest-merge.enabled" not in table.properties
+    assert stage.values().total() == 12
 
 
 def test_another_writer_in_between_keeps_its_snapshot(stage: Stage):
@@ -226,9 +246,13 @@ def test_other_replies_stay_as_they_are():
 
 def test_a_column_made_anew_after_the_look_before_the_decision_is_seen(stage: Stage):
     """The commit is tried on that look first, and a change of columns adds no snapshot."""
-    participant, work = stage.participant(), stage.prepare(1)
-    participant.require_decidable([work])
-    stage.decide(work)
+    participant = stage.participant()
+    for batch in range(2):  # the first looks again, for the witness
+        work = stage.prepare(batch)
+        participant.require_decidable([work])
+        stage.decide(work, batch=batch)
+        if not batch:
+            participant.commit([work])
     with closing(KIND.catalog(stage.table)) as catalog:
         for change in ("delete", "add"):
             with catalog.load_table("db.rows").update_schema() as update:
@@ -238,7 +262,7 @@ def test_a_column_made_anew_after_the_look_before_the_decision_is_seen(stage: St
                     update.add_column("value", LongType())
     with pytest.raises(ConfigurationError, match="dropped and made again"):
         participant.commit([work])
-    assert stage.values() == {}
+    assert stage.values() == {None: 1}
 
 
 def test_a_batch_asks_the_catalog_twice_and_commits_once(stage: Stage, monkeypatch):
@@ -264,3 +288,34 @@ def test_a_batch_asks_the_catalog_twice_and_commits_once(stage: Stage, monkeypat
         stage.decide(work, batch=batch)
         assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert asked == ["load_table", "load_table", "commit_table", "load_table"], "the last its own"
+
+
+def test_manifests_of_a_former_spec_whose_column_is_gone_hinder_no_commit(stage: Stage):
+    """They are merged as well, and their values have no column any more."""
+
+    def change(act: Callable[[Any], Any]) -> None:
+        with closing(KIND.catalog(stage.table)) as catalog:
+            act(catalog.load_table("db.rows"))
+
+    def evolve(table: Any) -> None:
+        with table.update_schema() as update:
+            update.add_column("gone", StringType_())
+        with table.update_spec() as spec:
+            spec.add_field("gone", "identity")
+
+    change(evolve)
+    rows = pa.table({"key": ["k"], "value": [0], "gone": ["g"]})
+    for _ in range(3):
+        change(lambda table: table.append(rows))
+
+    def forget(table: Any) -> None:
+        with table.update_spec() as spec:
+            spec.remove_field("gone")
+        with table.update_schema() as update:
+            update.delete_column("gone")
+
+    change(forget)
+    for batch in range(2):
+        work = stage.prepare(7)
+        stage.decide(work, batch=batch)
+        assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}

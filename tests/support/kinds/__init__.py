@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.kinds import apart, books, keeping, mysql, one, several, theirs
+from tests.support.kinds import apart, books, keeping, lakes, mysql, one, several, theirs
 from tests.support.kinds.place import Kind, Place, Rows
 
 __all__ = ["APART", "KINDS", "Kind", "Place", "Rows", "kind_called"]
@@ -19,6 +19,7 @@ KINDS: dict[str, Kind] = {
     "delta": one.Delta(),
     "delta-upsert": one.DeltaUpserts(),
     "iceberg": one.Iceberg(),
+    "iceberg-upsert": one.IcebergUpserts(),
     "wal": keeping.WriteAhead(),
     "upsert-postgres": keeping.UpsertToPostgres(),
     "upsert-mysql": keeping.UpsertToMySql(),
@@ -28,6 +29,7 @@ KINDS: dict[str, Kind] = {
     "kafka+files": several.KafkaAndFiles(),
     "kafka+postgres": several.KafkaAndPostgres(),
     "kafka+postgres+delta": several.KafkaPostgresAndDelta(),
+    "kafka+iceberg+delta": lakes.KafkaIcebergAndDelta(),
 }
 
 APART: dict[str, Kind] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.kinds.place import Counted, Place, Rows, Rowwise, kept
 from tests.support.topics import read_topic
 
-_TABLE = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+TABLE = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _COUNTS = pa.schema([("key", pa.binary()), ("value", pa.string())])
 
 
@@ -125,7 +126,7 @@ class Delta(Rowwise):
     def create(self, at: Place) -> None:
         from deltalake import DeltaTable
 
-        DeltaTable.create(str(at.out), schema=_TABLE)
+        DeltaTable.create(str(at.out), schema=TABLE)
 
     def sink(self, at: Place) -> DeltaSink:
         return DeltaSink(str(at.out), application_id=at.tag)
@@ -165,10 +166,10 @@ class Iceberg(Rowwise):
     own_places = Delta.own_places
     own_tasks = Delta.own_tasks
 
-    def create(self, at: Place) -> None:
+    def create(self, at: Place, schema: pa.Schema = TABLE) -> None:
         with closing(self._catalog(at)) as catalog:
             catalog.create_namespace("db")
-            catalog.create_table("db.rows", schema=_TABLE, location=f"file://{at.out}")
+            catalog.create_table("db.rows", schema=schema, location=f"file://{at.out}")
 
     def sink(self, at: Place) -> IcebergSink:
         return IcebergSink("db.rows", self._properties(at), application_id=at.tag)
@@ -196,3 +197,28 @@ class Iceberg(Rowwise):
         from pyiceberg.catalog import load_catalog
 
         return load_catalog("default", **self._properties(at))
+
+
+class IcebergUpserts(Counted):
+    """As of Delta."""
+
+    own_places = DeltaUpserts.own_places
+    own_tasks = Delta.own_tasks
+
+    def __init__(self) -> None:
+        self._appended = Iceberg()
+
+    def create(self, at: Place) -> None:
+        self._appended.create(at, _COUNTS)
+
+    def sink(self, at: Place) -> IcebergSink:
+        return replace(self._appended.sink(at), upsert=LakeUpsert(["key"]))
+
+    def reach(self, at: Place) -> dict[str, Any]:
+        return self._appended.reach(at)
+
+    def read(self, at: Place) -> dict[str, Rows]:
+        return self._appended.read(at)
+
+    def left(self, at: Place) -> int:
+        return noted(at) + sum(1 for _ in (at.out / "data" / "_eos").rglob("*.parquet"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -91,6 +92,10 @@ class Kind(Protocol):
         """Pieces of prepared work that have not ended, by the system's own word."""
         ...
 
+    def beside(self, at: Place) -> AbstractContextManager[None]:
+        """What others do with the outputs all the while."""
+        ...
+
 
 class Rowwise:
     """Most kinds: each row comes as it is, to one output."""
@@ -109,6 +114,10 @@ class Rowwise:
 
     def read(self, at: Place) -> Mapping[str, Rows]:
         raise NotImplementedError
+
+    def beside(self, at: Place) -> AbstractContextManager[None]:
+        del at
+        return nullcontext()
 
     def expected(self, fed: Iterable[Row]) -> dict[str, Rows]:
         return {"sink": Counter(fed)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,8 +13,10 @@ from airflow_eos.local import EmbeddedKafka
 from tests.integration.kept import endpoint
 from tests.support.mysql import mysql_server
 from tests.support.servers.hbase import EmbeddedHBase
+from tests.support.servers.iceberg import EmbeddedIcebergRest
 from tests.support.servers.postgres import EmbeddedPostgres
 from tests.support.servers.redis import EmbeddedRedis
+from tests.support.servers.s3 import EmbeddedS3
 
 
 @contextmanager
@@ -46,12 +49,23 @@ def _endpoint() -> Iterator[str]:
         yield f"{running.port} {running.file}"
 
 
+@contextmanager
+def _lake() -> Iterator[str]:
+    with EmbeddedS3() as bucket:
+        bucket.start()
+        with EmbeddedIcebergRest(bucket) as catalog:
+            catalog.start()
+            told = {"url": bucket.url, "options": bucket.storage_options, "catalog": catalog.uri}
+            yield json.dumps(told)
+
+
 _STARTS: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
     "redis": _redis,
     "hbase": _hbase,
     "endpoint": _endpoint,
+    "lake": _lake,
 }
 
 
