@@ -99,11 +99,14 @@ public final class EosSink implements Sink {
     String sparks = File.pathSeparator + PythonUtils.sparkPythonPath();
     environment.merge("PYTHONPATH", sparks, String::concat);
     Process driver = python.inheritIO().redirectInput(ProcessBuilder.Redirect.PIPE).start();
+    Thread last = new Thread(() -> driver.onExit().completeOnTimeout(driver, 10, TimeUnit.SECONDS).join());
+    Runtime.getRuntime().addShutdownHook(last); // this JVM outlives the driver's last word
     driver.onExit().thenAccept(over -> {
       ended = "eos: the Python driver of this query has ended, with status " + over.exitValue()
           + "; the log of Spark's driver has what it said. Start the query again: nothing is lost.";
       planned.completeExceptionally(new IllegalStateException(ended));
       door.shutdown();
+      Runtime.getRuntime().removeShutdownHook(last);
     });
     return driver;
   }
@@ -150,11 +153,8 @@ public final class EosSink implements Sink {
   }
 
   // What the driver calls.
-
   public Map<String, String> options() { return options; }
-
   public SparkSession session() { return session; }
-
   public WriteToStream query() { return query; }
 
   /** Let Spark run this plan, with a function that is called for each batch; false: leave it. */
