@@ -57,7 +57,7 @@ class Remote(Pipeline):
         more = {} if secrets is None else {SECRET_FILES["participants"]: str(secrets)}
         die_at(server.folder, failpoints, **more)
         with server.client() as session:
-            query = self.begin(session, **told)
+            query = self.begin(session, trigger=None, **told)
             try:
                 assert query.awaitTermination(PATIENCE_S)
             except PySparkException as error:
