@@ -154,8 +154,7 @@ public final class EosSink implements Sink {
   }
 
   @Override public String toString() { return "eos"; }
-
-  // What the driver calls.
+  // What the driver calls:
   public Map<String, String> options() { return options; }
   public SparkSession session() { return session; }
   public WriteToStream query() { return query; }

@@ -40,7 +40,7 @@ def test_a_query_that_cannot_work_is_refused_where_the_client_starts_it(remote, 
 
 def test_a_server_whose_python_lacks_the_package_says_which_python_it_takes(remote, client, server):
     (server.folder / "failpoints").write_text("exit 3\n")
-    with pytest.raises(PySparkException, match="status 3.*PYSPARK_PYTHON"):
+    with pytest.raises(PySparkException, match=r"status 3.*PYSPARK_PYTHON"):
         remote.begin(client)
 
 
