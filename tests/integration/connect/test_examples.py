@@ -87,7 +87,9 @@ def test_a_pipeline_whose_jvm_dies_goes_on_in_the_next_run(kafka, spec, tmp_path
     with connect_server(tmp_path / "first") as first:
         die_at(first.folder, f"{place}=stop")
         client = pipeline(spec, first.remote)
-        wait_until((first.folder / f"{place}.hit").exists, what="the driver to sleep")
+        hit = first.folder / f"{place}.hit"
+        wait_until(lambda: hit.exists() or client.poll() is not None, what="the driver to sleep")
+        assert client.poll() is None, ended(client)
         [sleeper] = first.drivers()
         first.kill_jvm()
         client.kill()
