@@ -111,3 +111,21 @@ def test_a_connect_client_delivers_each_order_once(kafka, tmp_path):
         assert failed.returncode != 0
         ended(run(told))
     assert Counter(read_topic(kafka, "orders.clean")) == CLEAN
+
+
+def test_a_client_that_dies_leaves_a_query_that_delivers(kafka, tmp_path):
+    more = [(f"k{i}", json.dumps({"customer_id": "c9", "order": i})) for i in range(900, 950)]
+    with connect_server(tmp_path / "server") as server:
+        die_at(server.folder, "")
+        app = str(APPS / "connect_orders.py")
+        client = run([app, server.remote, kafka, str(tmp_path / "checkpoint")])
+        wait_until(lambda: len(read_topic(kafka, "orders.clean")) == len(ORDERS), what="the rows")
+        client.kill()
+        client.wait(60)
+        produce(kafka, "orders", more)
+        total = len(ORDERS) + len(more)
+        wait_until(lambda: len(read_topic(kafka, "orders.clean")) >= total, what="what came later")
+        [driver] = server.drivers()
+        assert driver.is_running()
+    found = Counter(read_topic(kafka, "orders.clean"))
+    assert found == CLEAN + Counter(("c9", value) for _, value in more)
