@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 JAR = Path(__file__).parent / "java" / "eos-sink.jar"
 """What Spark needs to know the format, at its start."""
 _TOPIC, _CHECKPOINT = "topic", "checkpoint_location"
-_OF_SPARK = {"checkpointlocation", "path"}
+_OF_SPARK = {"checkpointlocation", "path", "queryname"}
 _ELSEWHERE = {
     **dict.fromkeys(("max_offsets_per_trigger", "skip_lost_input", "start"), "the source"),
     **dict.fromkeys(("resume_from_group", "standby"), "start_exactly_once"),
@@ -82,7 +82,7 @@ class JvmSink:
             app.trigger,
             app.policy,
             output_mode=str(query.outputMode()),
-            query_name=None,  # Spark's own, which has it
+            query_name=options.get("queryname"),
             begin=lambda frame, function: self.begin(frame, function, app.trigger),
         )
         return start_query(

@@ -14,6 +14,7 @@ import pytest
 DAGS = Path(__file__).parents[2] / "dags"
 APPS = {path.stem for path in (DAGS.parent / "spark_apps").glob("*.py")}
 APPS -= {"orders_etl", "orders_arrow"}  # two forms of what eos_orders.py runs
+APPS -= {"connect_orders"}  # whose query a server runs
 TASKS: dict[str, dict[str, set[str]]] = {
     "eos_orders_etl": {
         "preflight": {"run", "started"},
@@ -58,6 +59,7 @@ TASKS: dict[str, dict[str, set[str]]] = {
     "eos_settled_bell": {"look": set()},
 }
 TASKS |= {f"eos_{app}": {"run": set()} for app in APPS}
+TASKS["eos_pipeline_orders"] = {"run": {"recover"}, "recover": set()}
 READ = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag

@@ -48,9 +48,9 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def die_at(folder: Path, failpoints: str) -> None:
-    """Let the next driver die there, once: ``decided=kill``."""
-    told = {"EOS_FAILPOINTS": failpoints, "EOS_FAILPOINTS_DIR": str(folder)}
+def die_at(folder: Path, failpoints: str, **more: str) -> None:
+    """Let the next driver die there, once: ``decided=kill``; ``more`` of its environment."""
+    told = {"EOS_FAILPOINTS": failpoints, "EOS_FAILPOINTS_DIR": str(folder), **more}
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in told.items()]
     (folder / "failpoints").write_text("".join(lines))
     for hit in folder.glob("*.hit"):

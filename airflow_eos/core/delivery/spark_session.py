@@ -37,7 +37,8 @@ def classic_session(df: DataFrame) -> SparkSession:
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
             "Spark Connect runs foreachBatch elsewhere, where decisions cannot be tied to this "
-            "driver. Start the app with spark-submit (classic Spark)."
+            "driver. Write with format('eos') (docs/howto/connect.md), or start the app with "
+            "spark-submit (classic Spark)."
         )
     return spark
 

@@ -96,14 +96,18 @@ public final class EosSink implements Sink {
     environment.put("PYSPARK_GATEWAY_SECRET", token);
     environment.put("PYSPARK_PIN_THREAD", "true");
     environment.keySet().removeAll(Set.of("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"));
-    String sparks = File.pathSeparator + PythonUtils.sparkPythonPath();
-    environment.merge("PYTHONPATH", sparks, String::concat);
+    String sparks = PythonUtils.sparkPythonPath();
+    environment.merge("PYTHONPATH", sparks, (own, more) -> own + File.pathSeparator + more);
     Process driver = python.inheritIO().redirectInput(ProcessBuilder.Redirect.PIPE).start();
+    Thread last = new Thread(() -> driver.onExit().completeOnTimeout(driver, 10, TimeUnit.SECONDS).join());
+    Runtime.getRuntime().addShutdownHook(last); // this JVM outlives the driver's last word
     driver.onExit().thenAccept(over -> {
       ended = "eos: the Python driver of this query has ended, with status " + over.exitValue()
-          + "; the log of Spark's driver has what it said. Start the query again: nothing is lost.";
+          + "; Spark's log has what it said. Start the query again: nothing is lost. Where it never"
+          + " began, the Python that PYSPARK_PYTHON names may lack airflow-provider-eos.";
       planned.completeExceptionally(new IllegalStateException(ended));
       door.shutdown();
+      Runtime.getRuntime().removeShutdownHook(last);
     });
     return driver;
   }
@@ -149,12 +153,10 @@ public final class EosSink implements Sink {
     throw new UncheckedIOException(new InterruptedIOException("the batch waits for the next start"));
   }
 
-  // What the driver calls.
-
+  @Override public String toString() { return "eos"; }
+  // What the driver calls:
   public Map<String, String> options() { return options; }
-
   public SparkSession session() { return session; }
-
   public WriteToStream query() { return query; }
 
   /** Let Spark run this plan, with a function that is called for each batch; false: leave it. */

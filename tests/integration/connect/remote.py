@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 
+from airflow_eos.core.settings import SECRET_FILES
 from tests.support.connect_server import ConnectServer, die_at, start
 from tests.support.pipeline import Pipeline
 
@@ -40,11 +42,22 @@ class Remote(Pipeline):
             session, self.source, self.checkpoint, {**self.options, **told}, trigger=trigger
         )
 
-    def deliver(self, server: ConnectServer, failpoints: str = "", **told: str) -> str | None:
-        """Run the query until all is read; return what the client was told where it failed."""
-        die_at(server.folder, failpoints)
+    def deliver(
+        self,
+        server: ConnectServer,
+        failpoints: str = "",
+        *,
+        secrets: Path | None = None,
+        **told: str,
+    ) -> str | None:
+        """Run the query until all is read; return what the client was told where it failed.
+
+        ``secrets``: the file that says how to reach databases.
+        """
+        more = {} if secrets is None else {SECRET_FILES["participants"]: str(secrets)}
+        die_at(server.folder, failpoints, **more)
         with server.client() as session:
-            query = self.begin(session, **told)
+            query = self.begin(session, trigger=None, **told)
             try:
                 assert query.awaitTermination(PATIENCE_S)
             except PySparkException as error:

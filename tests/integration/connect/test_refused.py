@@ -38,6 +38,12 @@ def test_a_query_that_cannot_work_is_refused_where_the_client_starts_it(remote, 
     assert not list(Path(remote.checkpoint).glob("eos/drivers/*")), "nor a term taken"
 
 
+def test_a_server_whose_python_lacks_the_package_says_which_python_it_takes(remote, client, server):
+    (server.folder / "failpoints").write_text("exit 3\n")
+    with pytest.raises(PySparkException, match=r"status 3.*PYSPARK_PYTHON"):
+        remote.begin(client)
+
+
 def test_a_checkpoint_of_another_pipeline_is_refused(remote, client, server):
     assert remote.deliver(server) is None
     with pytest.raises(PySparkException, match="OwnershipError"):

@@ -18,7 +18,7 @@ AVAILABLE_NOW, SECONDS = {"availableNow": True}, {"processingTime": "5 seconds"}
 
 def test_an_option_is_a_setting_of_an_app_and_sparks_own_are_left_alone(monkeypatch):
     monkeypatch.setenv("EOS_RECOVER_WITHIN_MS", "1000")
-    sparks = {"checkpointlocation": "/cp", "path": "orders"}
+    sparks = {"checkpointlocation": "/cp", "path": "orders", "queryname": "clean"}
     found = settings_of({**TOLD, **sparks, "trigger_interval": "available-now"}, "file:/cp")
     assert (found.checkpoint_location, found.trigger_interval) == ("file:/cp", "available-now")
     assert (found.transactional_id_prefix, found.bootstrap_servers) == ("orders", "b:9092")
