@@ -347,9 +347,10 @@ def test_a_promise_into_a_topic_that_was_made_again_is_no_commit_for_who_starts_
     with pytest.raises(DecisionNeededError):
         pipeline.run()
     [promise] = [each for each in pipeline.decisions.of_batch(0) if each.works]
-    each = [argument for work in promise.works for argument in ("--transaction", work.key)]
-    asked = (str(pipeline.checkpoint), "-b", pipeline.bootstrap, "--force")
-    airflow_eos("recover", *asked, *each, "--assume", "aborted")
+    for work in promise.works:
+        told = ("--transaction", work.key, "--assume", "aborted")
+        asked = ("recover", str(pipeline.checkpoint), "-b", pipeline.bootstrap, "--force", *told)
+        CliRunner().invoke(app, asked)
     pipeline.run()
     pipeline.assert_exactly_once()
 
