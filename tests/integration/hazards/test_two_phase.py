@@ -224,6 +224,7 @@ def test_disown_ends_what_no_timer_ends_but_what_the_checkpoint_promises(
     straggler.prepare("")
     told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
     assert "1 transactions that no timer ends were aborted" in told
+    assert f"3 stay open, as promised: start the app of {pipeline.checkpoint}" in told
     assert len(pipeline.open_transactions()) == 3, "promised, by a checkpoint that is there"
     shutil.rmtree(pipeline.checkpoint)
     told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
