@@ -431,8 +431,8 @@ def disown(
         if untold and not as_json:
             typer.echo(printable(untold))
         kept = _promised(found, storage_options(storage_option))
-        left = [] if moved else [each.identity for each in untimed(wire, prefix)]
-        left = [each for each in left if each not in kept]
+        opened = [] if moved else [each.identity for each in untimed(wire, prefix)]
+        left = [each for each in opened if each not in kept]
         if (found.keys or left) and not yes:
             typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
             for each in left:
@@ -453,7 +453,11 @@ def disown(
         else f"Nobody owns prefix {prefix!r} on this cluster."
     )
     ended = f" {len(left)} transactions that no timer ends were aborted." if left else ""
-    tell(facts | {"aborted": len(left)}, said + ended, as_json=as_json)
+    stay = len(opened) - len(left)
+    if stay and found.owner is not None:
+        where = printable(found.owner.location)
+        ended += f" {stay} stay open, as promised: start the app of {where}, or recover it."
+    tell(facts | {"aborted": len(left), "promised": stay}, said + ended, as_json=as_json)
 
 
 def _promised(found: Ownership, options: dict[str, str] | None) -> set[TransactionIdentity]:

@@ -413,20 +413,18 @@ class WatchdogSensor(CheckpointProgressSensor):
         """Look for what stays open of a pipeline that is to be down: its readers stand still by it.
 
         Its driver ended without an answer to what is open, or a task of it woke up later. A system
-        that gives no answer may be gone as the pipeline is, and is no trouble.
+        that gives no answer may be gone as the pipeline is: no trouble.
 
         Raises:
             AirflowFailException: something is open, and a recovery ends it.
         """
-        from airflow_eos.errors import EosError
-
         if last_heartbeat(self._pipeline) is None:
             self._keep(context, Memory())
             return
         kept = Memory(open=memory.open, half_time_s=memory.half_time_s, queued=memory.queued)
         try:
             found = self._running_out(context, kept)
-        except EosError as error:
+        except Exception as error:  # noqa: BLE001 - its connection may be gone, too
             self.log.warning("What is open was not told: %s", error)
             found = None
         kept.queued = self._queued() if found else ()

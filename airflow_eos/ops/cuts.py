@@ -282,6 +282,11 @@ def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> An
 
     ``catalog`` is pyiceberg's, of an Iceberg table, which is read into memory; ``options`` are
     deltalake's ``storage_options``.
+
+    Raises:
+        CheckpointError: the output has no place, or what the cut names is gone: expired, cleaned
+            up, renamed or made again.
+        ConfigurationError: no such output, or an Iceberg table without ``catalog``.
     """
     import pyarrow.dataset as ds
 
@@ -291,13 +296,42 @@ def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> An
         form = _form(cut, output, paths)
         return ds.dataset(paths, format=form, partitioning="hive", partition_base_dir=base)
     if kind == "iceberg":
-        scan = catalog.load_table(found["table"]).scan(snapshot_id=found["snapshot"])
-        return ds.dataset(scan.to_arrow())
+        return ds.dataset(_snapshot(cut, found, catalog).to_arrow())
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    table = DeltaTable(found["table"], version=found["version"], storage_options=options)
+    try:
+        table = DeltaTable(found["table"], version=found["version"], storage_options=options)
+    except DeltaError as error:
+        raise _gone(cut, f"version {found['version']} of {found['table']}", error) from error
     _require_same(cut, f"The table {found['table']}", str(table.metadata().id), found["id"])
     return table.to_pyarrow_dataset()
+
+
+def _snapshot(cut: Cut, found: Mapping[str, Any], catalog: Any) -> Any:
+    """Return pyiceberg's scan of the snapshot; errors as :func:`dataset`."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    if catalog is None:
+        raise ConfigurationError(
+            f"Iceberg table {found['table']}: expected catalog=, as pyiceberg's load_catalog gives "
+            "it, found none."
+        )
+    what = f"snapshot {found['snapshot']} of {found['table']}"
+    try:
+        table = catalog.load_table(found["table"])
+    except NoSuchTableError as error:
+        raise _gone(cut, what, error) from error
+    if table.snapshot_by_id(found["snapshot"]) is None:
+        raise _gone(cut, what, "expired, or the table was made again")
+    return table.scan(snapshot_id=found["snapshot"])
+
+
+def _gone(cut: Cut, what: str, why: object) -> CheckpointError:
+    return CheckpointError(
+        f"Cut {cut.batch_id} is at {what}, which is not there any more ({why}).",
+        Remedy(change="read a newer cut, and later ones before their versions expire"),
+    )
 
 
 def spark_frame(cut: Cut, output: str, spark: Any, **options: str) -> Any:

@@ -224,6 +224,7 @@ def test_disown_ends_what_no_timer_ends_but_what_the_checkpoint_promises(
     straggler.prepare("")
     told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
     assert "1 transactions that no timer ends were aborted" in told
+    assert f"3 stay open, as promised: start the app of {pipeline.checkpoint}" in told
     assert len(pipeline.open_transactions()) == 3, "promised, by a checkpoint that is there"
     shutil.rmtree(pipeline.checkpoint)
     told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
@@ -347,9 +348,10 @@ def test_a_promise_into_a_topic_that_was_made_again_is_no_commit_for_who_starts_
     with pytest.raises(DecisionNeededError):
         pipeline.run()
     [promise] = [each for each in pipeline.decisions.of_batch(0) if each.works]
-    each = [argument for work in promise.works for argument in ("--transaction", work.key)]
-    asked = (str(pipeline.checkpoint), "-b", pipeline.bootstrap, "--force")
-    airflow_eos("recover", *asked, *each, "--assume", "aborted")
+    for work in promise.works:
+        told = ("--transaction", work.key, "--assume", "aborted")
+        asked = ("recover", str(pipeline.checkpoint), "-b", pipeline.bootstrap, "--force", *told)
+        CliRunner().invoke(app, asked)
     pipeline.run()
     pipeline.assert_exactly_once()
 

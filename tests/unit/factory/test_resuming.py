@@ -650,6 +650,10 @@ def test_what_stays_open_of_a_pipeline_that_is_to_be_down_is_recovered(look, sto
     airflow.runs["orders_recovery", found.started[0]] = "success"
     assert look().state == "skipped"
     assert look(works=None).state == "skipped", "its system may be gone as it is"
+    airflow.runs.clear()
+    look(**HALF_TIME)
+    found = [look(**HALF_TIME) for _ in range(2)]
+    assert "it was queued a look ago, and none runs" in found[-1].said
 
 
 @pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])

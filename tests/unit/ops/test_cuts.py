@@ -224,3 +224,38 @@ def test_a_pipeline_without_watermark_or_cut_is_named(quick: str, tmp_path: Path
         cuts.cut_of([])
     with pytest.raises(ConfigurationError, match="zone"):
         cuts.cut_of([quick], as_of=datetime(2026, 11, 28))  # noqa: DTZ001
+
+
+def test_a_delta_table_that_has_the_version_no_more_is_said(tmp_path: Path) -> None:
+    """It was made again with fewer versions, or is not there at all."""
+    table = str(tmp_path / "table")
+    found = cut(5, sink=("delta", {"table": table, "version": 3, "id": "x"}, 0))
+    with pytest.raises(CheckpointError, match=r"version 3 of .*not there any more"):
+        cuts.dataset(found, "sink")
+    write_deltalake(table, pa.table({"a": [1]}))
+    with pytest.raises(CheckpointError, match=r"version 3 of .*not there any more"):
+        cuts.dataset(found, "sink")
+
+
+def test_an_iceberg_table_that_has_the_snapshot_no_more_is_said(tmp_path: Path) -> None:
+    """Rewritten it has it; expired, made again and renamed it has not."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    where = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    catalog = SqlCatalog("local", **where)
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.rows", pa.schema([("a", pa.int64())]))
+    table.append(pa.table({"a": [1]}))
+    snapshot = table.metadata.current_snapshot_id
+    found = cut(5, sink=("iceberg", {"table": "db.rows", "snapshot": snapshot}, 0))
+    with pytest.raises(ConfigurationError, match="expected catalog="):
+        cuts.dataset(found, "sink")
+    table.overwrite(pa.table({"a": [2]}))
+    assert cuts.dataset(found, "sink", catalog=catalog).to_table().to_pydict() == {"a": [1]}
+    table.maintenance.expire_snapshots().by_id(snapshot).commit()
+    with pytest.raises(CheckpointError, match=f"snapshot {snapshot} of db.rows.*expired"):
+        cuts.dataset(found, "sink", catalog=catalog)
+    catalog.rename_table("db.rows", "db.others")
+    with pytest.raises(CheckpointError, match=r"not there any more .*db\.rows"):
+        cuts.dataset(found, "sink", catalog=catalog)
+    catalog.close()
