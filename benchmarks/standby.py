@@ -2,8 +2,9 @@
 
 An app copies a topic into which a row goes every 10 ms. Its driver, JVM and Python, is killed with
 SIGKILL; without a standby another driver is submitted in the same moment, which is the best that a
-supervisor can do. Then a driver with a standby is killed, and one hands over to its standby: for
-the handover, the longest time without a new row counts. Memory and CPU are a waiting standby's.
+supervisor can do, and once more with an archive of the classes that a driver before has loaded.
+Then a driver with a standby is killed, and one hands over to its standby: for the handover, the
+longest time without a new row counts. Memory and CPU are a waiting standby's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +30,14 @@ from airflow_eos.core.checkpoint import CheckpointStore, newest_term
 from airflow_eos.core.checkpoint.standby import hand_over, standbys
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
+from benchmarks import rows
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table
 from benchmarks.stage import Stage, refuse, staged
 
 _ROUNDS = 3
 _PARTITIONS = 4
+_ARCHIVED_ROWS = 1000
 _EVERY_S = 0.01
 _PATIENCE_S = 240.0
 _SETTLED_S = 8.0
@@ -45,6 +48,7 @@ _APP = Path(__file__).parent / "standby_app.py"
 _CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
 _LABELS = {
     "alone": "killed, another submitted at once",
+    "archived": "killed, another submitted at once, with a class archive",
     "standby": "killed, a standby takes over",
     "handover": "handed over to a standby: longest time without a new row",
 }
@@ -77,6 +81,8 @@ def run(arguments: argparse.Namespace) -> Result:
     cost: list[tuple[float, float]] = []
     with staged() as stage:
         stage.topic("input", _PARTITIONS)
+        if "archived" in ways:
+            _archive(stage)
         for number in range(rounds):
             for way in ways if number % 2 == 0 else ways[::-1]:
                 seconds[way].append(_once(stage, way, f"{way}-{number}", cost))
@@ -94,7 +100,7 @@ def _once(stage: Stage, way: str, name: str, cost: list[tuple[float, float]]) ->
         try:
             drivers.append(_started(stage, name, checkpoint))
             _wait(lambda: bool(flow.seen), "the first row")
-            if way != "alone":
+            if way in ("standby", "handover"):
                 drivers.append(_started(stage, name, checkpoint, "--standby"))
                 _wait(lambda: bool(standbys(store)), "a driver that stands by")
                 cost.append(_cost(drivers[-1]))
@@ -126,20 +132,42 @@ def _struck(
     _kill(drivers[0])
     if way == "alone":
         drivers.append(_started(stage, name, checkpoint))
+    if way == "archived":
+        shared = tuned_spark_conf(class_archive=str(_archived(stage)))
+        drivers.append(_started(stage, name, checkpoint, conf=shared))
     _wait(lambda: flow.new_row_after(began) is not None, "a row after the kill")
     return (flow.new_row_after(began) or 0.0) - began
 
 
-def _started(stage: Stage, name: str, checkpoint: Path, *more: str) -> subprocess.Popen[bytes]:
+def _archived(stage: Stage) -> Path:
+    return stage.folder / "driver.jsa"
+
+
+def _archive(stage: Stage) -> None:
+    """Let one driver that reads some rows and ends leave the classes that it has loaded."""
+    rows.fill(stage.bootstrap, "input", _ARCHIVED_ROWS)
+    made, checkpoint = stage.folder / "made.jsa", stage.folder / "archive" / "checkpoint"
+    stage.topic("archive", _PARTITIONS)
+    checkpoint.mkdir(parents=True)
+    told = ["--trigger", "available-now", "--start", "earliest"]
+    leaves = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
+    refuse("exit", _started(stage, "archive", checkpoint, *told, conf=leaves).wait(_PATIENCE_S), 0)
+    made.rename(_archived(stage))
+
+
+def _started(
+    stage: Stage, name: str, checkpoint: Path, *more: str, conf: Mapping[str, str] = _CONF
+) -> subprocess.Popen[bytes]:
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    conf = [part for key, value in _CONF.items() for part in ("--conf", f"{key}={value}")]
+    every = {**_CONF, **conf}
+    options = [part for key, value in every.items() for part in ("--conf", f"{key}={value}")]
     jars = ",".join(str(jar) for jar in spark_jars())
     told = ["--bootstrap-servers", stage.bootstrap, "--checkpoint", str(checkpoint)]
     told += ["--prefix", name, "--output", name, "--trigger", "200 milliseconds"]
     told += ["--start", "latest"]
     with (stage.folder / name / f"log-{time.time_ns()}").open("wb") as log:
         return subprocess.Popen(
-            [submit, "--master", "local[2]", "--jars", jars, *conf, str(_APP), *told, *more],
+            [submit, "--master", "local[2]", "--jars", jars, *options, str(_APP), *told, *more],
             cwd=ROOT,
             env={
                 **os.environ,
@@ -240,12 +268,12 @@ def _result(
     seconds: dict[str, list[float]], cost: list[tuple[float, float]], rounds: int
 ) -> Result:
     medians = {way: statistics.median(found) for way, found in seconds.items()}
-    rows: list[tuple[str, ...]] = [
+    told: list[tuple[str, ...]] = [
         (_LABELS[way], f"{medians[way]:.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
         for way, found in seconds.items()
     ]
     tables = [
-        Table("Until the next new row that readers have", ("what", "p50, s", "least", "most"), rows)
+        Table("Until the next new row that readers have", ("what", "p50, s", "least", "most"), told)
     ]
     raw: dict[str, Any] = {"seconds": seconds, "cost": cost}
     if cost:

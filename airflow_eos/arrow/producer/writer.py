@@ -69,8 +69,12 @@ _IN_FLIGHT_S = 35.0
 
 @dataclass(slots=True)
 class _SenderTransaction(PendingTransaction):
-    """A transaction; ``stamp``, ``sender``: from the first row on; ``given_up``: send no more."""
+    """A transaction; ``stamp``, ``sender``: from the first row on; ``given_up``: send no more.
 
+    ``taken``: the id, where it was asked for before the first row.
+    """
+
+    taken: Future[tuple[TransactionIdentity, bool]] | None = None
     stamp: Stamp | None = None
     sender: Sender | None = None
     given_up: bool = False
@@ -116,12 +120,14 @@ class TransactionalWriter:
         # One encodes, one compresses. They start with the first rows: a fork may come before.
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="airflow-eos-writer")
         self._handed: Future[None] | None = None
+        self._had_rows = False
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Begin a transaction, locally only: no request is sent before the first row.
+        """Begin a transaction; nothing is open at the broker before the first row.
 
         Args:
-            transactional_id: taken with the first row: that fences its holder and aborts the
+            transactional_id: taken with the first row, or at once where the transaction before had
+                rows, so that they do not wait for it: that fences its holder and aborts the
                 holder's open transaction. None writes idempotently without one: at least once.
             timeout_ms: after this the broker aborts, unless the transaction is a two-phase one; it
                 counts from the first row's arrival.
@@ -129,7 +135,10 @@ class TransactionalWriter:
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
         """
-        self._slot.begin(_SenderTransaction(transactional_id, timeout_ms))
+        current = _SenderTransaction(transactional_id, timeout_ms)
+        self._slot.begin(current)
+        if transactional_id is not None and self._had_rows:
+            current.taken = self._beside.submit(self._take, transactional_id, timeout_ms)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows to send; wait while too many earlier rows are not encoded or acknowledged yet.
@@ -164,7 +173,9 @@ class TransactionalWriter:
         current = self._slot.current()
         self._take_back()
         self._send(current, self._take_gathered())
+        self._had_rows = current.sender is not None
         if current.sender is None:
+            _let_arrive(current)
             self._slot.release()
             return None
         current.sender.wait_below(0)
@@ -193,6 +204,8 @@ class TransactionalWriter:
                 current.give_up()
             wait([self._handed])  # whether it fails or not
             self._handed = None
+        if current is not None:
+            _let_arrive(current)
         if current is None or current.sender is None:
             return
         current.sender.wait_for_in_flight(_IN_FLIGHT_S)
@@ -242,8 +255,10 @@ class TransactionalWriter:
         if current.transactional_id is None:
             producer = idempotent_producer(self._wire)
         else:
-            identity, current.two_phase = self._coordinator.take(
-                current.transactional_id, current.timeout_ms, self._two_phase
+            identity, current.two_phase = (
+                self._take(current.transactional_id, current.timeout_ms)
+                if current.taken is None
+                else current.taken.result()
             )
             producer = identity.producer_id, identity.producer_epoch
         transactional = current.transactional_id is not None
@@ -259,12 +274,21 @@ class TransactionalWriter:
             current.sender.give_up()
         return current.sender, current.stamp
 
+    def _take(self, transactional_id: str, timeout_ms: int) -> tuple[TransactionIdentity, bool]:
+        return self._coordinator.take(transactional_id, timeout_ms, self._two_phase)
+
     def _add_partitions(
         self, current: _SenderTransaction, partitions: Sequence[TopicPartition]
     ) -> None:
         identity = _identity(current)
         if identity is not None:
             self._coordinator.add_partitions(identity, partitions)
+
+
+def _let_arrive(current: _SenderTransaction) -> None:
+    """Wait for the answer to a request for the id, whatever it is: later, it would fence others."""
+    if current.taken is not None:
+        wait([current.taken])
 
 
 def _identity(current: _SenderTransaction) -> TransactionIdentity | None:

@@ -73,6 +73,7 @@ class ExactlyOnceBatch(BatchFunction):
         reading: checks the input before a promised batch is evaluated once more.
         reads: returns what a batch reads, by its number and its ``offsets/N``.
         cut: told each promise that is kept, and a person's acceptance of what is missing.
+        confirm: raises where the source is not what it was when the tasks began to read.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ExactlyOnceBatch(BatchFunction):
         reading: ReplayChecks | None = None,
         reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),
         cut: Callable[[Promise, Acceptance | None], None] = lambda _promise, _accepted: None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._reading = reading or ReplayChecks()
@@ -102,6 +104,8 @@ class ExactlyOnceBatch(BatchFunction):
         self._on_phase = on_phase
         self._progress = progress
         self._cut = cut
+        self._confirm = confirm
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="airflow-eos-confirm")
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; on return every row of the batch is visible, once.
@@ -251,7 +255,9 @@ class ExactlyOnceBatch(BatchFunction):
         ours = {work.identity for work in works}
         leftovers: set[WorkIdentity] = set()
         try:
+            confirmed = self._beside.submit(self._confirm)  # another system's answer
             leftovers = self._opened(besides=ours)
+            confirmed.result()
             # after the listing, which may take long where a broker is away
             require_decidable(self._participant, works)
         except Exception as error:

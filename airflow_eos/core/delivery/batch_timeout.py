@@ -147,10 +147,12 @@ class GovernedSink(WrappedSink):
         sink: the inner sink, whose tasks are timed.
         timeout: from the start of the batch's tasks until all have reported; None: no limit.
         confirm: called when all have reported; raises where the source is not what it was.
+        is_decided: whether the batch is decided, and its first evaluation is confirmed for that.
     """
 
     timeout: timedelta | None
     confirm: Callable[[], None]
+    is_decided: bool = False
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`.
@@ -166,7 +168,8 @@ class GovernedSink(WrappedSink):
             reports = within(
                 self.timeout, lambda: self.sink.prepare(rows), tasks.cancel, tasks.wait
             )
-        self.confirm()
+        if only is not None or not self.is_decided:
+            self.confirm()
         return reports
 
 
@@ -190,7 +193,8 @@ class PolicyOption(StartOption):
 
     def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
         """Return the sink with its time limit."""
-        return GovernedSink(sink, start.settings.policy.timeout, self._checked.look)
+        is_decided, timeout = start.sink.guarantee == "exactly_once", start.settings.policy.timeout
+        return GovernedSink(sink, timeout, self._checked.look, is_decided=is_decided)
 
 
 def chosen_trigger(

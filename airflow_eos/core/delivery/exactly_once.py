@@ -118,4 +118,5 @@ class ExactlyOnce(GuaranteeOption):
             ),
             reads=BatchInput(store, decisions, start.read.reads, start.plan).promised,
             cut=cuts.write,
+            confirm=self._input.look,
         )

@@ -101,9 +101,11 @@ def meanwhile(act: Callable[[], None]) -> Callable[[], None]:
 
     def run() -> None:
         try:
-            done.set_result(act())
+            act()
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             done.set_exception(error)
+        else:
+            done.set_result(None)
 
     InheritableThread(target=run, name="airflow-eos-meanwhile", daemon=True).start()
     return done.result

@@ -38,7 +38,7 @@ from airflow_eos.arrow.producer.writer import (
     sorted_batches,
 )
 from airflow_eos.arrow.records.columns import Views, columns_of, views_of
-from airflow_eos.errors import RowError, TopicError
+from airflow_eos.errors import RowError, TopicError, TransactionError
 from airflow_eos.kafka import destination
 from airflow_eos.kafka import writer as librdkafka
 from airflow_eos.kafka.client.codecs import codec
@@ -601,6 +601,73 @@ def test_an_abort_stops_a_writer_that_is_still_taking_its_id(
     writer.write(pa.record_batch({"value": pa.array([b"v"], pa.binary())}))
     writer.abort()
     assert (sent, ended) == ([], [IDENTITY])
+
+
+# --- an id that is asked for ahead ----------------------------------------------------------------
+
+
+class Coordinator:
+    """Gives an id once ``answers`` is set."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.answers = threading.Event()
+        self.error: Exception | None = None
+
+    def take(self, *_given: Any) -> tuple[TransactionIdentity, bool]:
+        self.asked.release()
+        assert self.answers.wait(60)
+        if self.error is not None:
+            raise self.error
+        return IDENTITY, False
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A writer whose last transaction had rows, and its coordinator, which answers no more."""
+    cluster = SimpleNamespace(transaction_version=2, leaders=lambda *_, **_options: {0: 1})
+    writer: Any = producer.TransactionalWriter(SimpleNamespace(cluster=cluster), topic="out")  # type: ignore[arg-type]
+    writer._coordinator = Coordinator()
+    monkeypatch.setattr(producer, "with_ids", lambda _cluster, written: written)
+    nothing = SimpleNamespace(batches=lambda *_: iter(()))
+    monkeypatch.setattr(producer, "batches_of", lambda *_: nothing)
+    writer._coordinator.answers.set()
+    writer.begin("etl-0-0", 60_000)
+    assert not writer._coordinator.asked.acquire(blocking=False), "no row may come"
+    writer.write(pa.record_batch({"value": pa.array([b"v"], pa.binary())}))
+    assert writer.prepare() is not None
+    assert writer._coordinator.asked.acquire(timeout=60)
+    writer._coordinator.answers.clear()
+    return writer
+
+
+def test_rows_that_follow_others_do_not_wait_for_their_transactional_id(ahead):
+    ahead.begin("etl-0-0", 60_000)
+    assert ahead._coordinator.asked.acquire(timeout=60), "asked before the first row"
+    ahead._coordinator.answers.set()
+    ahead.write(pa.record_batch({"value": pa.array([b"v"], pa.binary())}))
+    assert ahead.prepare().identity == IDENTITY
+    assert not ahead._coordinator.asked.acquire(blocking=False), "asked once"
+
+
+@pytest.mark.parametrize("ends", ["prepare", "abort"])
+def test_an_id_asked_for_ahead_has_come_before_another_task_can_have_it(ahead, ends):
+    """A request that arrives later would fence whoever has taken the id meanwhile."""
+    ahead.begin("etl-0-0", 60_000)
+    assert ahead._coordinator.asked.acquire(timeout=60)
+    ahead._coordinator.error = TransactionError("not allowed")  # which a task without rows ignores
+    taken = ahead._slot.current().taken
+    with ThreadPoolExecutor(1) as task:
+        ended = task.submit(getattr(ahead, ends))
+        while not taken._waiters and not ended.done():
+            time.sleep(0.005)
+        early = ended.done()
+        ahead._coordinator.answers.set()
+        assert ended.result(60) is None
+    assert not early
+    ahead.begin("etl-0-0", 60_000)
+    asks_ahead = ahead._slot.current().taken is not None
+    assert asks_ahead == (ends == "abort"), "a task without rows asks for nothing ahead of the next"
 
 
 def test_an_abort_waits_for_the_answers_to_what_is_in_flight() -> None:

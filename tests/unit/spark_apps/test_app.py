@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -25,10 +26,11 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.columns import SCHEMA as KAFKA
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+from airflow_eos.local.jars import java_program
 from airflow_eos.ops.packaging import Secrets
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, run_app
-from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.source import tuned_source_options, tuned_spark_conf
 from airflow_eos.sources import ArrowKafkaSource
 from spark_apps.avro_windows import TOKEN, USER_INFO, read_schemas
 from spark_apps.orders_arrow import cleaned
@@ -472,3 +474,14 @@ def test_an_order_of_no_number_or_time_is_a_dead_letter_and_no_end_of_the_query(
     row = dict.fromkeys(KAFKA.names) | {"value": (ORDER % odd).encode()}
     [out] = cleaned(iter([pa.RecordBatch.from_pylist([row], KAFKA)]), dead_letter_topic="bad")
     assert out["topic"].to_pylist() == [topic]
+
+
+def test_a_driver_starts_with_a_class_archive_and_without_one(tmp_path):
+    """It is Java's of a machine, which may not have it: then classes are loaded as ever."""
+    name = "spark.driver.extraJavaOptions"
+    plain, shared = tuned_spark_conf(), tuned_spark_conf(class_archive=f"{tmp_path}/driver.jsa")
+    assert shared.pop(name).startswith(plain.pop(name)), "the options that there are stay"
+    assert shared == plain, "executors are other machines"
+    options = tuned_spark_conf(class_archive=f"{tmp_path}/driver.jsa")[name].split()
+    assert f"-XX:SharedArchiveFile={tmp_path}/driver.jsa" in options
+    subprocess.run([java_program(), *options, "-version"], check=True, timeout=60)

@@ -29,6 +29,7 @@ def driver(
     rulings: Rulings = lambda _unknown: {},
     progress: Any = None,
     cut: Any = lambda _promise, _accepted: None,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Any:
     return ExactlyOnceBatch(
         sink,
@@ -40,6 +41,7 @@ def driver(
         on_phase=lambda _batch, _phase: None,
         progress=progress,
         cut=cut,
+        confirm=confirm,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_eos.errors import (
     NonDeterministicReplayError,
     PromiseLostError,
     SupersededError,
+    TopicError,
 )
 from tests.support.authority import LazyTasks, authority_of
 from tests.support.pipelines import abort_of
@@ -72,6 +74,40 @@ def test_a_batch_with_a_report_missing_is_not_decided_not_even_the_last_ones(los
     broker = FakeBroker()
     losing: Any = Losing(broker, lost)
     require_refused(broker, InPlanSink(losing))
+
+
+def test_a_source_that_changed_while_tasks_read_it_is_noticed_before_anything_is_decided():
+    broker, log = FakeBroker(), decision_log()
+    sink: Any = FakeSink(broker)
+
+    def confirm() -> None:
+        assert len(broker.open()) == 3, "all tasks have read"
+        raise TopicError("topic 'in' is another one now")
+
+    with pytest.raises(TopicError, match="another one now"):
+        driver(sink, broker, log, confirm=confirm)(ROWS, 0)
+    assert (commits(log), broker.visible(), broker.open()) == ([], [], [])
+
+
+def test_the_source_is_asked_while_the_sinks_system_is_and_decided_after_both_have_answered():
+    log, decided = decision_log(), []
+    listed = threading.Event()
+
+    def confirm() -> None:
+        assert listed.wait(30), "one answer waits for the other"
+        decided.append(len(commits(log)))
+
+    class Listing(FakeBroker):
+        def open(self) -> list[WorkIdentity]:
+            found = super().open()
+            if len(found) == 3:  # and not while the tasks write
+                listed.set()
+            return found
+
+    broker = Listing()
+    driver(FakeSink(broker), broker, log, confirm=confirm)(ROWS, 0)
+    assert decided == [0]
+    assert broker.visible() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

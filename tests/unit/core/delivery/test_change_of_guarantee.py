@@ -29,7 +29,7 @@ from airflow_eos.core.protocol.participant import Member
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import OwnershipError, SupersededError
 from tests.support.authority import OneParticipant
-from tests.support.starts import begun
+from tests.support.starts import Unchanged, begun
 from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 PLANNED = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
@@ -347,3 +347,15 @@ class TestAtLeastOnceAfterAnExactDriver:
         with pytest.raises(OwnershipError, match="promised with exactly_once"):
             start(store, "at_least_once", sink)(["a"], 0)
         assert sink.seen == []
+
+
+def test_what_exactly_once_has_read_is_confirmed_by_whoever_decides_it(store, monkeypatch):
+    """The sink leaves it to the batch, which asks its source and its sink's system at once."""
+    looked: list[str] = []
+    monkeypatch.setattr(
+        Unchanged, "__init__", lambda self: setattr(self, "look", lambda: looked.append("looked"))
+    )
+    batch = start(store, "exactly_once")
+    looked.clear()
+    batch._confirm()
+    assert looked == ["looked"]

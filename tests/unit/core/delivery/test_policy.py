@@ -286,6 +286,28 @@ def test_what_was_read_is_confirmed_once_it_was_read():
     assert done == ["read", "confirmed"] * 2
 
 
+def test_what_was_read_of_a_batch_to_decide_is_confirmed_with_its_decision_and_a_replay_at_once():
+    done: list[str] = []
+    inner: Any = SimpleNamespace(prepare=lambda _rows, **_only: done.append("read"))
+    rows: Any = object()
+    decided = GovernedSink(inner, None, lambda: done.append("confirmed"), is_decided=True)
+    decided.prepare(rows)
+    assert done == ["read"]
+    decided.prepare(rows, only=())
+    assert done == ["read", "read", "confirmed"]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once", "at_most_once"])
+def test_only_who_decides_leaves_the_source_to_be_confirmed_later(guarantee):
+    start: Any = SimpleNamespace(
+        sink=SimpleNamespace(guarantee=guarantee),
+        settings=SimpleNamespace(policy=CheckpointPolicy()),
+    )
+    sink: Any = object()
+    governed: Any = PolicyOption(Unchanged()).wrap(start, sink)
+    assert governed.is_decided == (guarantee == "exactly_once")
+
+
 # --- Restart strategies: tables in Flink's terms, and what holds for every history ----------------
 
 
