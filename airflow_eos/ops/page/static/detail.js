@@ -5,7 +5,8 @@ import { pill } from "./list.js";
 import { ALIVE, RUNBOOK, count, counted, duration, moment, now, rate, zone } from "./words.js";
 
 const LIVELY = new Set(["running", "draining"]);
-const PARTS = ["head", "actions", "recovery", "facts", "lines", "batches", "events", "more"];
+const PARTS = ["head", "actions", "recovery", "facts", "lines", "events", "batches", "more"];
+const AT_ONCE = 6; // events that show unasked
 const WIDEST = 1232; // of a drawing, as of the sheet
 
 export class Detail {
@@ -133,7 +134,7 @@ function head(detail) {
 // One line where all is well; of a driver that lives, what a recovery would do now stands behind a fold.
 function recovery(plan, row) {
   if (!plan) return h("p", { class: "muted" }, "Asking what is open …");
-  if (plan.error) return [h("p", { class: plan.untold ? "calm" : "problem" }, plan.error), row.promised ? openWork(null, row.promised, row.in_flight) : null];
+  if (plan.error) return [h("p", { class: plan.untold ? "calm" : "problem" }, plan.error), row.promised && !ALIVE.has(row.state) ? openWork(null, row.promised, row.in_flight) : null];
   const checked = `(checked ${moment(plan.made_at_ms)})`;
   const blocked = plan.blocked.map((who) => h("p", { class: "remark" }, h("b", {}, "Blocked: "), who));
   const isWell = !plan.lines.length && !plan.open.length && !plan.needs_person && !plan.remarks.length;
@@ -183,7 +184,7 @@ function lines(detail, unread, width) {
     line({ ...shared, title: "Rows/s", path: ratesOf(rates, to), says: rate }),
     line({ ...shared, title: "Lag: rows read and not delivered yet", path: lagOf(points, to) }),
     unread.length > 1 ? line({ ...shared, title: "Rows unread, since this page is open", path: unread }) : null,
-    line({ ...shared, title: "Age of the newest delivered row", path: agesOf(done, to), says: (ms) => duration(ms).replace(/\.0 s| 0 s$/, (found) => (found === ".0 s" ? " s" : "")) }),
+    line({ ...shared, title: "Age of the newest delivered row", path: agesOf(done, to), isTime: true }),
     axis(shared))];
 }
 
@@ -250,7 +251,9 @@ function happened(detail) {
   const title = heading("What happened", h("span", { class: "muted" }, `times are by several clocks, ${zone()}`));
   if (!detail.events.length) return [title, h("p", { class: "calm" }, "No driver has run yet.")];
   const rows = detail.events.map((each) => h("li", { "data-kind": kindOf(each.what) }, h("time", { datetime: new Date(each.at_ms).toISOString() }, moment(each.at_ms)), h("b", {}, each.what), h("span", {}, each.who, each.why ? h("span", { class: "muted" }, ` · ${each.why}`) : null)));
-  return [title, h("ol", { class: "events" }, rows)];
+  const list = (some) => h("ol", { class: "events" }, some);
+  const earlier = rows.length - AT_ONCE;
+  return [title, list(rows.slice(0, AT_ONCE)), earlier > 0 ? h("details", {}, h("summary", {}, `${count(earlier)} earlier`), list(rows.slice(AT_ONCE))) : null];
 }
 
 // --- where it is -----------------------------------------------------------------------------------------------------
