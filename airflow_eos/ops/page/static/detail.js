@@ -77,7 +77,7 @@ export class Detail {
     const { heartbeat: beat, watch } = row;
     const runs = detail.runs ? [h("br"), detail.runs] : [];
     return h("dl", { class: "facts" },
-      fact("Rows/s", h("b", {}, row.rows_per_s === null ? "–" : rate(row.rows_per_s)), h("small", {}, row.rows_per_s === null ? "no driver lives" : "mean of the last minute")),
+      fact("Rows/s", h("b", {}, row.rows_per_s === null ? "–" : rate(row.rows_per_s)), h("small", {}, row.rows_per_s !== null ? "mean of the last minute" : row.state === "looking" ? "not known yet" : "no driver lives")),
       fact("Lag", this.lag(row)),
       fact("Last settled", row.batch === null ? "no batch yet" : [h("b", {}, `batch ${row.batch}`), h("small", {}, since(row.committed_at_ms, "", " ago"))]),
       fact("Driver", beat ? [h("b", {}, beat.phase), h("small", {}, since(beat.beat_at_ms, "heartbeat ", " ago"), h("br"), `${beat.application_id} on ${beat.host}`, runs)] : "never seen"),
@@ -152,8 +152,8 @@ function openWork(open, promised, batch) {
   const title = heading("Open work", h("span", { class: "muted" }, open ? "as the systems list it" : "as the checkpoint names it"));
   if (open && !open.length) return [title, h("p", { class: "calm" }, "Nothing is open.")];
   const rows = open
-    ? open.map((each) => h("tr", {}, h("td", {}, h("code", {}, each.key)), h("td", {}, each.participant), h("td", { class: "wide muted" }, each.places.join(", ")), h("td", {}, since(each.opened_at_ms, "opened ", " ago")), h("td", { class: "c-open" }, timeLeft(each.opened_at_ms, each.ends_at_ms, each.key))))
-    : [h("tr", {}, named(promised, batch).map((each, i) => h("td", { class: i === 2 ? "wide muted" : null }, each)), h("td", {}, since(promised.opened_at_ms, "opened ", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
+    ? open.map((each) => h("tr", {}, h("td", {}, h("code", {}, each.key)), h("td", {}, each.participant), h("td", { class: "wide muted" }, each.places.join(", ")), h("td", {}, since(each.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(each.opened_at_ms, each.ends_at_ms, each.key))))
+    : [h("tr", {}, named(promised, batch).map((each, i) => h("td", { class: i === 2 ? "wide muted" : null }, each)), h("td", {}, since(promised.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
   return [title, scrolled("Open work", table("cards", ["work", "participant", "where", "opened", "until its system ends it"], rows))];
 }
 
@@ -224,7 +224,7 @@ function batches(detail) {
     const done = each.committed_at_ms !== null;
     return h("tr", { class: done ? null : "flying" },
       h("td", { class: "right batch" }, `#${each.batch}`), h("td", {}, moment(each.planned_at_ms)), h("td", { class: "right", "data-label": "rows" }, each.rows === null ? "?" : count(each.rows)),
-      h("td", { class: "wide bar" }, journey(each, scale)), h("td", { class: "right", "data-label": "took" }, done ? duration(last.to - each.planned_at_ms) : each.stage), h("td", { class: "c-decisions" }, decisions(each)));
+      h("td", { class: "wide bar" }, journey(each, scale)), h("td", { class: "right", "data-label": done ? "took" : null }, done ? duration(last.to - each.planned_at_ms) : each.stage), h("td", { class: "c-decisions" }, decisions(each)));
   });
   return [title, scrolled("Batches", table("batches", ["batch", `planned, ${zone()}`, "rows", `planned to committed; the width is ${duration(scale)}`, "took", "delivered by"], rows, new Set([0, 2, 4])))];
 }
