@@ -318,6 +318,7 @@ def watch_of(
     if paused:
         return Watch(
             is_watched=False,
+            is_missed=True,
             said=f"nobody: the watchdog {', '.join(paused)} is paused",
             looked_at_ms=looked_at_ms,
         )
@@ -330,7 +331,7 @@ def watch_of(
     every = span and f", every {span}"
     if watchdog_warning(look, silent_ms) is not None:
         stopped = f"nobody: the watchdog {look.dag_id} has stopped; it was to look{every[1:]}"
-        return Watch(is_watched=False, said=stopped, looked_at_ms=looked_at_ms)
+        return Watch(is_watched=False, is_missed=True, said=stopped, looked_at_ms=looked_at_ms)
     return Watch(is_watched=True, said=f"by {look.dag_id}{every}", looked_at_ms=looked_at_ms)
 
 
@@ -433,6 +434,7 @@ class Look:
             beaten_at_ms=beaten.modified_at_ms if beaten is not None else 0,
         )
         remarks = (
+            *self.listed.remarks,
             None if signs else brought_back_by(store, found.heartbeat),
             None if signs else why_refused(store, found.heartbeat),
             *map(str, self._standbys.look(store)),
