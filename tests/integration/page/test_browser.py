@@ -338,7 +338,7 @@ def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
         assert 0 < later < first <= 100, "the bar runs out"
         expect(page.locator(".part-facts")).to_contain_text("planned, ")
         ended = page.locator(".events li").first
-        expect(ended).to_contain_text("no last word, in phase 'settling'", timeout=SEEN_SILENT_MS)
+        expect(ended).to_contain_text("no last word, in phase", timeout=SEEN_SILENT_MS)
         expect(page.locator(".part-facts")).to_contain_text("unread")
         assert serious_findings(page) == []
         picture(page, "killed-dark", whole=True)

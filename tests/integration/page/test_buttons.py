@@ -124,7 +124,7 @@ def airflow(clicks: Clicks, tmp_path: Path) -> Iterator[PrivateAirflow]:
 
 def press(page: Page, name: str, *, says: str, shown: str | None = None) -> None:
     """Press it, and confirm what the dialog says; of which a picture may be ``shown``."""
-    button = page.locator(".part-head").get_by_role("button", name=name)
+    button = page.locator(".part-actions").get_by_role("button", name=name)
     expect(button).not_to_have_attribute("aria-disabled", "true", timeout=AS_IT_IS)
     button.click()
     dialog = page.get_by_role("dialog")
@@ -168,7 +168,7 @@ def test_recover_ends_what_dangles_as_planned_and_resume_brings_the_app_back(
         page.context.add_cookies([{"name": "_token", "value": token, "url": airflow.url}])
         page.goto(f"{airflow.url}/eos/")
         page.get_by_role("link", name="clicks").click()
-        state = page.locator(".part-head .pill")
+        state = page.locator(".part-actions .pill")
         expect(state).to_have_text("new", timeout=AS_IT_IS)
 
         # The first start, too, is a press of Resume. It dies where nothing was promised yet.
