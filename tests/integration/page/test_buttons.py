@@ -168,7 +168,7 @@ def test_recover_ends_what_dangles_as_planned_and_resume_brings_the_app_back(
         page.context.add_cookies([{"name": "_token", "value": token, "url": airflow.url}])
         page.goto(f"{airflow.url}/eos/")
         page.get_by_role("link", name="clicks").click()
-        state = page.locator(".part-actions .pill")
+        state = page.locator(".part-head .pill")
         expect(state).to_have_text("new", timeout=AS_IT_IS)
 
         # The first start, too, is a press of Resume. It dies where nothing was promised yet.

@@ -134,6 +134,7 @@ function head(detail) {
 // One line where all is well; of a driver that lives, what a recovery would do now stands behind a fold.
 function recovery(plan, row) {
   if (!plan) return h("p", { class: "muted" }, "Asking what is open …");
+  if (plan.error && row.state === "new") return h("p", { class: "muted" }, "Nothing was ever begun: nothing is to recover.");
   if (plan.error) return [h("p", { class: plan.untold ? "calm" : "problem" }, plan.error), row.promised && !ALIVE.has(row.state) ? openWork(null, row.promised, row.in_flight) : null];
   const checked = `(checked ${moment(plan.made_at_ms)})`;
   const blocked = plan.blocked.map((who) => h("p", { class: "remark" }, h("b", {}, "Blocked: "), who));
