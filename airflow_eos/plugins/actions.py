@@ -246,7 +246,7 @@ def _no_recover(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> st
             "a RecoverTransactionsOperator for it. The setting [airflow_eos] pipelines can name "
             "one."
         )
-    alive = f"It is alive ({row.reason}): recovery would refuse. Drain it first."
+    alive = "Its driver lives: a recovery would refuse. Drain it first."
     untold = _UNTOLD if row.state == "looking" else ""
     return _no_run(dag_id, allowed) or untold or (alive if row.state in ALIVE else "")
 
@@ -267,7 +267,7 @@ def _resume_says(listed: PipelineEntry, row: PipelineRow) -> tuple[str, ...]:
 
 def _no_resume(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> str:
     dag_id = listed.dag_id or ""
-    alive = f"It is running: {row.reason}." if row.state in ALIVE else ""
+    alive = "It is running." if row.state in ALIVE else ""
     unknown = "Whether a driver is alive cannot be told." if row.state == "unreadable" else ""
     unknown = _UNTOLD if row.state == "looking" else unknown
     return _no_run(dag_id, allowed) or alive or unknown

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -530,18 +530,22 @@ def pipelines(
     for each, name, of_one in zip(every, _names(every), dogs, strict=True):
         if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place, may_see)[1]):
             remarks.append(why)
-        remarks += (
-            f"{dag_id}, which {does}"
-            for dag_id, does in (
-                *((dog, f"watches {each.dag_id}, is paused: nobody watches it.") for dog in of_one),
-                (each.recovery_dag_id, f"recovers {each.dag_id}, is paused: nobody does."),
-                (each.dag_id, "runs the app, is paused: nothing starts it again."),
-            )
-            if dag_id in asleep
-        )
         is_named = (each.key, each.checkpoint_location) in named
-        looking = tuple((dog, dog in asleep) for dog in of_one)
-        listed.append(_listed(each, name, looking, by_setting=is_named))
+        entry = _listed(each, name, by_setting=is_named)
+        listed.append(
+            replace(
+                entry,
+                watchdogs=tuple((dog, dog in asleep) for dog in of_one),
+                remarks=tuple(
+                    f"{dag_id}, which {does}"
+                    for dag_id, does in (
+                        (each.recovery_dag_id, "recovers it, is paused: nobody does"),
+                        (each.dag_id, "runs the app, is paused: nothing starts it again"),
+                    )
+                    if dag_id in asleep
+                ),
+            )
+        )
     return listed, remarks
 
 
@@ -575,13 +579,7 @@ def paused(dag_ids: set[str]) -> dict[str, bool]:
         return {row[0]: row[1] for row in found}
 
 
-def _listed(
-    named: PipelineReference,
-    name: str,
-    dogs: tuple[tuple[str, bool], ...] = (),
-    *,
-    by_setting: bool,
-) -> PipelineEntry:
+def _listed(named: PipelineReference, name: str, *, by_setting: bool) -> PipelineEntry:
     def allowed() -> None:
         if not by_setting:
             _require_allowed(named)
@@ -602,7 +600,6 @@ def _listed(
         dag_id=named.dag_id,
         task_id=named.task_id,
         recovery_dag_id=named.recovery_dag_id,
-        watchdogs=dogs,
         name_cluster=(
             f"Airflow has no connection {named.kafka_config_id!r}, which {named.dag_id}."
             f"{named.task_id} names. Who may edit connections can add it, of type kafka with "

@@ -5,7 +5,6 @@ A row is made from the snapshot that recovery reads, so that page and recovery a
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -171,14 +170,16 @@ SPAN_MS = 60_000
 def rates(batches: Sequence[PlannedBatch], trigger_ms: int = 0) -> tuple[Rate, ...]:
     """Return the rows/s of each complete batch, until the next one was planned, by time.
 
-    Where nothing was planned for long the batch counts until it was committed, as the newest one
-    does: a pause is a gap. Batches of unknown row count are left out.
+    Where nothing was planned for long the batch counts until it was committed: a pause is a gap.
+    The newest one counts for as long as the one before. Batches of unknown row count are left out.
     """
-    found = []
+    found = list[Rate]()
     for each, end_ms in _spans(batches):
         done_ms = each.committed_at_ms or end_ms
         pause_ms = _PAUSE * max(trigger_ms, done_ms - each.planned_at_ms, _PAUSE_MS)
         until_ms = done_ms if end_ms - done_ms > pause_ms else end_ms
+        if each is batches[-1] and found and found[-1].to_ms == each.planned_at_ms:
+            until_ms = max(until_ms, each.planned_at_ms + found[-1].to_ms - found[-1].from_ms)
         until_ms = max(until_ms, each.planned_at_ms + 1)
         rate = (each.rows or 0) * 1000 / (until_ms - each.planned_at_ms)
         found.append(Rate(each.planned_at_ms, until_ms, round(rate, 1)))
@@ -270,8 +271,8 @@ def state_of(
     # Unread offsets are not asked for: that would be a request to Kafka for each row of a list.
     seen = ProgressReading(found.state, found.heartbeat, None, beaten_at_ms, alive)
     if alive is None and found.heartbeat is not None:
-        within_s = math.ceil(MISSED_BEATS * found.heartbeat.interval_ms / 1000)
-        return "looking", f"looked at once: whether its driver lives is known within {within_s} s"
+        within = in_words(MISSED_BEATS * found.heartbeat.interval_ms)
+        return "looking", f"looked at once: whether its driver lives is known within {within}"
     if alive is None:
         return "looking", judge(seen, max_age_ms=stall_after_ms).reason
     if not alive:
@@ -317,6 +318,7 @@ def watch_of(
     if paused:
         return Watch(
             is_watched=False,
+            is_missed=True,
             said=f"nobody: the watchdog {', '.join(paused)} is paused",
             looked_at_ms=looked_at_ms,
         )
@@ -329,7 +331,7 @@ def watch_of(
     every = span and f", every {span}"
     if watchdog_warning(look, silent_ms) is not None:
         stopped = f"nobody: the watchdog {look.dag_id} has stopped; it was to look{every[1:]}"
-        return Watch(is_watched=False, said=stopped, looked_at_ms=looked_at_ms)
+        return Watch(is_watched=False, is_missed=True, said=stopped, looked_at_ms=looked_at_ms)
     return Watch(is_watched=True, said=f"by {look.dag_id}{every}", looked_at_ms=looked_at_ms)
 
 
@@ -432,6 +434,7 @@ class Look:
             beaten_at_ms=beaten.modified_at_ms if beaten is not None else 0,
         )
         remarks = (
+            *self.listed.remarks,
             None if signs else brought_back_by(store, found.heartbeat),
             None if signs else why_refused(store, found.heartbeat),
             *map(str, self._standbys.look(store)),

@@ -54,9 +54,13 @@ class Rate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a watchdog looks at the pipeline; ``looked_at_ms`` is by the store's clock."""
+    """Whether a watchdog looks at the pipeline; ``looked_at_ms`` is by the store's clock.
+
+    ``is_missed``: one was to look, and has stopped.
+    """
 
     is_watched: bool
+    is_missed: bool = False
     said: str
     looked_at_ms: int | None = None
 
@@ -336,6 +340,7 @@ class PipelineEntry:
         dag_id, task_id: the task that runs it; None where there is no Airflow.
         recovery_dag_id: the DAG that recovers it.
         watchdogs: the DAGs that watch it, each with whether it is paused.
+        remarks: what else the host has to say of it.
         name_cluster: what a reader of the page can do where no Kafka cluster is named.
     """
 
@@ -347,6 +352,7 @@ class PipelineEntry:
     task_id: str | None = None
     recovery_dag_id: str | None = None
     watchdogs: tuple[tuple[str, bool], ...] = ()
+    remarks: tuple[str, ...] = ()
     name_cluster: str = ""
 
     @property

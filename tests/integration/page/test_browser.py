@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -158,7 +159,7 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         expect(failed).to_contain_text(why)
         page.get_by_role("link", name="stock-eu-003").click()
         expect(page.locator(".part-batches tbody tr")).to_have_count(24)
-        expect(page.locator(".part-plan .calm")).to_contain_text("was not told which cluster")
+        expect(page.locator(".part-recovery > .calm")).to_contain_text("not told which cluster")
         expect(page.locator(".problem:visible")).to_have_count(0)  # nothing has gone wrong
         named = page.get_by_role("region", name="Open work").locator("td")
         assert named.nth(1).inner_text() == "sink"
@@ -168,6 +169,9 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         assert serious_findings(page) == []
 
 
+# A table that is cut at the edge of the screen hides what is beyond it.
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.ariaLabel)"""
 TELEPHONE: ViewportSize = {"width": 390, "height": 844}
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Text that another thing covers, or that has no room for its first letters.
@@ -200,6 +204,7 @@ def test_on_a_telephone_nothing_is_wider_than_the_screen_or_covered(browser, tmp
         expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         picture(page, "one-telephone", whole=True)
         assert page.evaluate(WIDER) == 0
+        assert page.evaluate(CUT) == []
         assert page.evaluate(HIDDEN) == []
         assert serious_findings(page) == []
 
@@ -212,10 +217,10 @@ def test_a_server_that_has_gone_is_said_and_what_was_seen_stands(browser, tmp_pa
             wait_until(lambda: answered(url) == 8, timeout=300, what="a first look at all of them")
             page.goto(url)
             expect(page.locator("tbody tr")).to_have_count(8)
-            expect(page.locator("header .muted")).to_have_text("live · read only")
+            expect(page.locator("header .muted")).to_have_text("asked every 3 s · read only")
         gone = page.get_by_role("alert")
         expect(gone).to_contain_text("The server does not answer. It is asked again by itself.")
-        expect(page.locator("header .muted")).to_have_text("not live")
+        expect(page.locator("header .muted")).to_have_text("no answer: what was seen last")
         expect(page.locator("tbody tr")).to_have_count(8)
         assert serious_findings(page) == []
         page.get_by_role("link", name="stock-eu-003").click()
@@ -223,7 +228,7 @@ def test_a_server_that_has_gone_is_said_and_what_was_seen_stands(browser, tmp_pa
         with served(tmp_path, *few, port=int(url.rstrip("/").rpartition(":")[2])):
             expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
             page.keyboard.press("Escape")
-            expect(page.locator("header .muted")).to_have_text("live · read only")
+            expect(page.locator("header .muted")).to_have_text("asked every 3 s · read only")
             expect(gone).to_have_count(0)
 
 
@@ -246,7 +251,7 @@ def test_a_checkpoint_that_cannot_be_read_says_why_beside_those_that_can(browser
         assert serious_findings(page) == []
         unreadable.get_by_role("link").click()
         expect(page.locator(".part-head .problem")).to_contain_text("driver.json")
-        expect(page.locator(".part-facts")).to_contain_text("Checkpoint")
+        expect(page.locator(".part-more")).to_contain_text("Checkpoint")
         # What can be read is shown: its batches are there, with the one in flight.
         expect(page.locator(".part-batches tbody tr")).to_have_count(24)
         assert serious_findings(page) == []
@@ -332,6 +337,8 @@ def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
         later = float(bars.first.locator("span").evaluate("e => parseFloat(e.style.width)"))
         assert 0 < later < first <= 100, "the bar runs out"
         expect(page.locator(".part-facts")).to_contain_text("planned, ")
+        ended = page.locator(".events li").first
+        expect(ended).to_contain_text("no last word, in phase", timeout=SEEN_SILENT_MS)
         expect(page.locator(".part-facts")).to_contain_text("unread")
         assert serious_findings(page) == []
         picture(page, "killed-dark", whole=True)
@@ -364,14 +371,21 @@ def test_a_running_pipeline_is_drained_from_airflow(
             page.goto(f"{server.url}/eos/")
             page.get_by_role("link", name="orders_etl").click()
             expect(page.locator(".part-batches tbody tr").nth(9)).to_be_visible()
-            expect(page.locator(".part-plan")).to_contain_text("Nothing to do")
-            expect(page.get_by_role("button", name="Resume")).to_have_attribute(
-                "aria-disabled", "true"
-            )
+            expect(page.locator(".part-recovery .well")).to_contain_text("nothing to recover")
+            resume = page.get_by_role("button", name="Resume")
+            expect(resume).to_have_attribute("aria-disabled", "true")
+            # Why not is to be read without a mouse.
+            expect(page.locator("#why-resume")).to_contain_text("It is running")
+            expect(page.locator(".part-lines .drawn")).to_have_count(3)
+            expect(page.locator(".events li").first).to_contain_text("started")
+            expect(page.locator(".events li").first).to_contain_text("by hand")
+            expect(page.locator(".part-facts")).to_contain_text("no watchdog has ever looked")
+            expect(page.locator(".part-more")).to_contain_text("Newest consistent cut")
             assert serious_findings(page) == []
-            # Each start seals an attempt, also the first one of all: nothing has gone wrong.
+            # Each start seals an attempt, also the first one of all: nothing was tried before.
             expect(page.locator(".aborted")).to_have_count(0)
-            expect(page.locator(".sealed")).to_have_count(1)
+            oldest = page.locator(".c-decisions").last
+            expect(oldest).to_have_text(re.compile("^[0-9]+ transactions?$"))
             picture(page, "running-light", whole=True)
 
             page.get_by_role("button", name="Drain").click()
@@ -390,6 +404,7 @@ def test_a_running_pipeline_is_drained_from_airflow(
             assert process.returncode == 0, output[-3000:]
             assert read_heartbeat(store).phase == "stopped"
             expect(page.locator(".part-head .pill")).to_have_text("stopped", timeout=30_000)
+            expect(page.locator(".part-head")).to_contain_text("drained by ann on the page")
             expect(page.get_by_role("button", name="Drain")).to_have_attribute(
                 "aria-disabled", "true"
             )

@@ -5,6 +5,7 @@ The driver is killed where transactions hang that were never promised, and then 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -124,7 +125,7 @@ def airflow(clicks: Clicks, tmp_path: Path) -> Iterator[PrivateAirflow]:
 
 def press(page: Page, name: str, *, says: str, shown: str | None = None) -> None:
     """Press it, and confirm what the dialog says; of which a picture may be ``shown``."""
-    button = page.locator(".part-head").get_by_role("button", name=name)
+    button = page.locator(".part-actions").get_by_role("button", name=name)
     expect(button).not_to_have_attribute("aria-disabled", "true", timeout=AS_IT_IS)
     button.click()
     dialog = page.get_by_role("dialog")
@@ -186,7 +187,8 @@ def test_recover_ends_what_dangles_as_planned_and_resume_brings_the_app_back(
         assert pipeline.open_transactions() == ()
         assert pipeline.visible() == before, "what was not promised is not shown"
         assert clicks.hidden() == 0, "and stands in no reader's way"
-        expect(page.locator(".part-plan")).to_contain_text("Nothing to do", timeout=AS_IT_IS)
+        nothing = re.compile("nothing to recover|Nothing to do")
+        expect(page.locator(".part-recovery")).to_contain_text(nothing, timeout=AS_IT_IS)
 
         # The second dies where a whole batch is promised, and not one of its rows can be read.
         press(page, "Resume", shown="resume", says="in the place of the last driver")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,14 @@ from fastapi.testclient import TestClient
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY
 from airflow_eos.core.checkpoint.recovery_notes import Replacement, note_resumption
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.ops.page.views import Drain, HeartbeatView, PipelineRow, Promised
+from airflow_eos.ops.page.views import (
+    DetailView,
+    Drain,
+    HeartbeatView,
+    PipelineRow,
+    Promised,
+    Starter,
+)
 from airflow_eos.plugins import actions as acting
 from airflow_eos.plugins import application
 from airflow_eos.plugins import application as origin
@@ -274,3 +282,51 @@ def test_who_cannot_be_known_is_told_so_and_not_sent_round_in_circles(
     answer = client.get("/", headers={"accept": "text/html"})
     assert answer.status_code == status
     assert says in answer.text
+
+
+# --- What is around a pipeline: links, and which task looks after it ------------------------------
+
+
+def around(monkeypatch, *, state, silent_s=1.0, dag_id="etl", map_index=-1):
+    at = datetime.now(UTC) - timedelta(seconds=silent_s)
+    found = None if state is None else (state, at)
+    answer = SimpleNamespace(execute=lambda _: SimpleNamespace(first=lambda: found))
+    monkeypatch.setattr(application, "create_session", lambda: nullcontext(answer))
+    by = Starter(dag_id, "run", "manual__1 a/b", map_index)
+    heart = HeartbeatView("app-1", "h", "waiting", 1, 1, 2000, 1000, by)
+    pipeline = dataclasses.replace(PIPELINE, watchdogs=(("dog", False),))
+    detail = DetailView(row=row("running", heartbeat=heart))
+    return origin.Airflow(Tokens("s")).around(pipeline, detail)
+
+
+@pytest.mark.parametrize(
+    ("state", "silent_s", "said"),
+    [
+        ("running", 1, "by task etl.run"),
+        ("running", 100, "perhaps by nobody: task etl.run has given no heartbeat for 100 s"),
+        ("deferred", 9_000, "by task etl.run, in the triggerer"),
+        ("failed", 1, "by nobody now: task etl.run is failed"),
+        (None, 1, "by nobody now: task etl.run is no longer known"),
+    ],
+)
+def test_that_nobody_looks_after_a_driver_that_goes_on_is_said(monkeypatch, state, silent_s, said):
+    """Its worker was killed, and the page said "running" for five minutes, and nothing else."""
+    assert around(monkeypatch, state=state, silent_s=silent_s).supervised == said
+
+
+def test_links_lead_to_the_tasks_log_the_recovery_and_the_watchdog(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://h:8080/below/")
+    assert [(each.label, each.address) for each in around(monkeypatch, state="running").links] == [
+        ("Log of the task", "/below/dags/etl/runs/manual__1%20a%2Fb/tasks/run"),
+        ("Recovery DAG", "/below/dags/rec"),
+        ("Watchdog", "/below/dags/dog"),
+    ]
+    mapped = around(monkeypatch, state="running", map_index=3).links[0]
+    assert mapped.address.endswith("/tasks/run/mapped/3")
+
+
+def test_a_checkpoint_leads_to_no_other_dag_than_its_own(monkeypatch):
+    """Who may write it may name any: its viewer may not see that one."""
+    found = around(monkeypatch, state="running", dag_id="secret")
+    assert found.supervised is None
+    assert [each.label for each in found.links] == ["Recovery DAG", "Watchdog"]

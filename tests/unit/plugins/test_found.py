@@ -338,8 +338,7 @@ def test_however_many_pipelines_there_are_they_cost_one_look_at_each_dag():
 @pytest.mark.parametrize(
     ("dag_id", "says"),
     [
-        ("eos_watchdog", "eos_watchdog, which watches eos_orders_etl, is paused: nobody watches"),
-        ("eos_recovery", "eos_recovery, which recovers eos_orders_etl, is paused: nobody does"),
+        ("eos_recovery", "eos_recovery, which recovers it, is paused: nobody does"),
         ("eos_orders_etl", "eos_orders_etl, which runs the app, is paused: nothing starts it"),
     ],
 )
@@ -350,7 +349,23 @@ def test_the_page_says_which_dag_of_a_pipeline_is_paused(monkeypatch, dag_id, sa
         "airflow_eos.plugins.application.paused",
         lambda dag_ids: {each: each == dag_id for each in dag_ids},
     )
-    _, remarks = pipelines(said, set(said))
-    assert [each for each in remarks if "is paused" in each and says in each]
+
+    def remarks() -> list[str]:
+        listed, above = pipelines(said, set(said))
+        assert not [each for each in above if "is paused" in each], "a wall of them hid the list"
+        return [remark for each in listed for remark in each.remarks]
+
+    assert [each for each in remarks() if says in each]
     monkeypatch.setattr("airflow_eos.plugins.application.paused", lambda _: {})
-    assert not [each for each in pipelines(said, set(said))[1] if "is paused" in each]
+    assert remarks() == []
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_a_pipeline_knows_its_watchdogs_and_whether_they_are_paused(monkeypatch, is_paused):
+    monkeypatch.setattr(
+        "airflow_eos.plugins.application.paused", lambda dag_ids: dict.fromkeys(dag_ids, is_paused)
+    )
+    said = serialized(ROOT / "dags")
+    listed, _ = pipelines(said, set(said))
+    found = {each.dag_id: each.watchdogs for each in listed}
+    assert found["eos_orders_etl"] == (("eos_watchdog", is_paused),)

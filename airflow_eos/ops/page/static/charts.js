@@ -1,6 +1,6 @@
 // Makes elements, and the drawings: a sparkline, a bar of time left, the stages of a batch, lines over time.
 
-import { age, compact, duration, left, mark, moment, now, rate } from "./words.js";
+import { age, compact, duration, left, mark, moment, now, rate, span } from "./words.js";
 
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -138,16 +138,18 @@ export function marksOf(from, to, atMost) {
   return { marks, apart };
 }
 
-// Rounds a largest value up to what people count in.
-export function topOf(value) {
-  if (!(value > 0)) return 1;
+// Rounds a largest value up to what people count in: 1, 2, 5, …; of time, seconds, minutes and hours.
+export function topOf(value, isTime) {
+  if (!(value > 0)) return isTime ? 1000 : 1;
+  if (isTime && value <= APART.at(-1)) return APART.find((each) => each >= value);
   const step = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 2.5, 5, 10].map((each) => each * step).find((each) => each >= value * 0.999);
 }
 
 // Draws one line over time: `path` is a list of [ms, value], null for a gap. The scale is at the left.
-export function line({ title, path, from, to, width, height = 74, events, says = compact, least = 0 }) {
-  const top = Math.max(topOf(Math.max(0, ...path.filter(Boolean).map((each) => each[1]))), least);
+export function line({ title, path, from, to, width, height = 74, events, isTime = false, says = isTime ? span : compact }) {
+  const highest = Math.max(0, ...path.filter(Boolean).map((each) => each[1]));
+  const top = topOf(highest, isTime);
   const x = (ms) => ROOM.left + ((Math.min(to, Math.max(from, ms)) - from) / Math.max(1, to - from)) * (width - ROOM.left - ROOM.right);
   const y = (value) => height - ROOM.bottom - (value / top) * (height - ROOM.top - ROOM.bottom);
   const begun = [];
@@ -158,7 +160,7 @@ export function line({ title, path, from, to, width, height = 74, events, says =
     pen = "L";
   }
   const { marks } = marksOf(from, to, Math.max(2, Math.floor(width / 110)));
-  return s("svg", { class: "line", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}, from ${moment(from)} to ${moment(to)}: at most ${says(Math.max(0, ...path.filter(Boolean).map((each) => each[1])))}` },
+  return s("svg", { class: "line", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}, from ${moment(from)} to ${moment(to)}: at most ${says(highest)}` },
     ...marks.map((at) => s("path", { class: "grid", d: `M${x(at)},${ROOM.top}V${height - ROOM.bottom}` })),
     ...[0, top / 2, top].map((value) => s("path", { class: value ? "grid" : "base", d: `M${ROOM.left},${y(value)}H${width - ROOM.right}` })),
     ...[0, top].map((value) => s("text", { class: "scale", x: ROOM.left - 6, y: y(value) + 4, "text-anchor": "end" }, value ? says(value) : "0")),

@@ -5,7 +5,8 @@ import { pill } from "./list.js";
 import { ALIVE, RUNBOOK, count, counted, duration, moment, now, rate, zone } from "./words.js";
 
 const LIVELY = new Set(["running", "draining"]);
-const PARTS = ["head", "actions", "recovery", "facts", "lines", "batches", "events", "more"];
+const PARTS = ["head", "actions", "recovery", "facts", "lines", "events", "batches", "more"];
+const AT_ONCE = 6; // events that show unasked
 const WIDEST = 1232; // of a drawing, as of the sheet
 
 export class Detail {
@@ -76,7 +77,7 @@ export class Detail {
     const { heartbeat: beat, watch } = row;
     const runs = detail.runs ? [h("br"), detail.runs] : [];
     return h("dl", { class: "facts" },
-      fact("Rows/s", h("b", {}, row.rows_per_s === null ? "–" : rate(row.rows_per_s)), h("small", {}, row.rows_per_s === null ? "no driver lives" : "mean of the last minute")),
+      fact("Rows/s", h("b", {}, row.rows_per_s === null ? "–" : rate(row.rows_per_s)), h("small", {}, row.rows_per_s !== null ? "mean of the last minute" : row.state === "looking" ? "not known yet" : "no driver lives")),
       fact("Lag", this.lag(row)),
       fact("Last settled", row.batch === null ? "no batch yet" : [h("b", {}, `batch ${row.batch}`), h("small", {}, since(row.committed_at_ms, "", " ago"))]),
       fact("Driver", beat ? [h("b", {}, beat.phase), h("small", {}, since(beat.beat_at_ms, "heartbeat ", " ago"), h("br"), `${beat.application_id} on ${beat.host}`, runs)] : "never seen"),
@@ -133,7 +134,8 @@ function head(detail) {
 // One line where all is well; of a driver that lives, what a recovery would do now stands behind a fold.
 function recovery(plan, row) {
   if (!plan) return h("p", { class: "muted" }, "Asking what is open …");
-  if (plan.error) return [h("p", { class: plan.untold ? "calm" : "problem" }, plan.error), row.promised ? openWork(null, row.promised, row.in_flight) : null];
+  if (plan.error && row.state === "new") return h("p", { class: "muted" }, "Nothing was ever begun: nothing is to recover.");
+  if (plan.error) return [h("p", { class: plan.untold ? "calm" : "problem" }, plan.error), row.promised && !ALIVE.has(row.state) ? openWork(null, row.promised, row.in_flight) : null];
   const checked = `(checked ${moment(plan.made_at_ms)})`;
   const blocked = plan.blocked.map((who) => h("p", { class: "remark" }, h("b", {}, "Blocked: "), who));
   const isWell = !plan.lines.length && !plan.open.length && !plan.needs_person && !plan.remarks.length;
@@ -151,8 +153,8 @@ function openWork(open, promised, batch) {
   const title = heading("Open work", h("span", { class: "muted" }, open ? "as the systems list it" : "as the checkpoint names it"));
   if (open && !open.length) return [title, h("p", { class: "calm" }, "Nothing is open.")];
   const rows = open
-    ? open.map((each) => h("tr", {}, h("td", {}, h("code", {}, each.key)), h("td", {}, each.participant), h("td", { class: "wide muted" }, each.places.join(", ")), h("td", {}, since(each.opened_at_ms, "opened ", " ago")), h("td", { class: "c-open" }, timeLeft(each.opened_at_ms, each.ends_at_ms, each.key))))
-    : [h("tr", {}, named(promised, batch).map((each, i) => h("td", { class: i === 2 ? "wide muted" : null }, each)), h("td", {}, since(promised.opened_at_ms, "opened ", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
+    ? open.map((each) => h("tr", {}, h("td", {}, h("code", {}, each.key)), h("td", {}, each.participant), h("td", { class: "wide muted" }, each.places.join(", ")), h("td", {}, since(each.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(each.opened_at_ms, each.ends_at_ms, each.key))))
+    : [h("tr", {}, named(promised, batch).map((each, i) => h("td", { class: i === 2 ? "wide muted" : null }, each)), h("td", {}, since(promised.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
   return [title, scrolled("Open work", table("cards", ["work", "participant", "where", "opened", "until its system ends it"], rows))];
 }
 
@@ -183,7 +185,7 @@ function lines(detail, unread, width) {
     line({ ...shared, title: "Rows/s", path: ratesOf(rates, to), says: rate }),
     line({ ...shared, title: "Lag: rows read and not delivered yet", path: lagOf(points, to) }),
     unread.length > 1 ? line({ ...shared, title: "Rows unread, since this page is open", path: unread }) : null,
-    line({ ...shared, title: "Age of the newest delivered row", path: agesOf(done, to), says: (ms) => duration(ms).replace(/\.0 s| 0 s$/, (found) => (found === ".0 s" ? " s" : "")) }),
+    line({ ...shared, title: "Age of the newest delivered row", path: agesOf(done, to), isTime: true }),
     axis(shared))];
 }
 
@@ -223,7 +225,7 @@ function batches(detail) {
     const done = each.committed_at_ms !== null;
     return h("tr", { class: done ? null : "flying" },
       h("td", { class: "right batch" }, `#${each.batch}`), h("td", {}, moment(each.planned_at_ms)), h("td", { class: "right", "data-label": "rows" }, each.rows === null ? "?" : count(each.rows)),
-      h("td", { class: "wide bar" }, journey(each, scale)), h("td", { class: "right", "data-label": "took" }, done ? duration(last.to - each.planned_at_ms) : each.stage), h("td", { class: "c-decisions" }, decisions(each)));
+      h("td", { class: "wide bar" }, journey(each, scale)), h("td", { class: "right", "data-label": done ? "took" : null }, done ? duration(last.to - each.planned_at_ms) : each.stage), h("td", { class: "c-decisions" }, decisions(each)));
   });
   return [title, scrolled("Batches", table("batches", ["batch", `planned, ${zone()}`, "rows", `planned to committed; the width is ${duration(scale)}`, "took", "delivered by"], rows, new Set([0, 2, 4])))];
 }
@@ -250,7 +252,9 @@ function happened(detail) {
   const title = heading("What happened", h("span", { class: "muted" }, `times are by several clocks, ${zone()}`));
   if (!detail.events.length) return [title, h("p", { class: "calm" }, "No driver has run yet.")];
   const rows = detail.events.map((each) => h("li", { "data-kind": kindOf(each.what) }, h("time", { datetime: new Date(each.at_ms).toISOString() }, moment(each.at_ms)), h("b", {}, each.what), h("span", {}, each.who, each.why ? h("span", { class: "muted" }, ` · ${each.why}`) : null)));
-  return [title, h("ol", { class: "events" }, rows)];
+  const list = (some) => h("ol", { class: "events" }, some);
+  const earlier = rows.length - AT_ONCE;
+  return [title, list(rows.slice(0, AT_ONCE)), earlier > 0 ? h("details", {}, h("summary", {}, `${count(earlier)} earlier`), list(rows.slice(AT_ONCE))) : null];
 }
 
 // --- where it is -----------------------------------------------------------------------------------------------------

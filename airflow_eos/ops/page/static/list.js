@@ -162,7 +162,7 @@ const isLate = (row) => row.state !== "unreadable" && now() - row.looked_at_ms >
 const place = (location) => h("span", { class: "sub place", title: location }, h("bdi", {}, location));
 
 // That nobody watches is said beside a pipeline that somebody was to watch.
-const unwatched = (row) => (row.watch && !row.watch.is_watched && row.watch.looked_at_ms !== null ? [`watched by ${row.watch.said}`] : []);
+const unwatched = (row) => (row.watch?.is_missed ? [`watched by ${row.watch.said}`] : []);
 const remarks = (row) => [...row.remarks, ...unwatched(row)];
 const why = (row) => [row.reason, ...remarks(row)].join(" · ");
 

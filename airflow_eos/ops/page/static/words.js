@@ -24,6 +24,12 @@ export function age(ms) {
   return seconds < 60 ? `${seconds} s` : duration(ms);
 }
 
+// Formats a span in one unit, where there is little room.
+export function span(ms) {
+  const [unit, name] = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"]].find(([each]) => ms >= 2 * each || each === 1000);
+  return `${compact(ms / unit)} ${name}`;
+}
+
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 

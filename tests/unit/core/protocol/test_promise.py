@@ -7,9 +7,18 @@ from itertools import combinations, product
 import msgspec
 import pytest
 
-from airflow_eos.core.protocol.decision import Outcome, PreparedWork
-from airflow_eos.core.protocol.promise import Promise
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.delivery.batch import Attempts
+from airflow_eos.core.protocol.decision import (
+    AT_A_START,
+    IN_PLACE_OF_A_FORMER,
+    Outcome,
+    PreparedWork,
+)
+from airflow_eos.core.protocol.promise import Promise, tries
 from airflow_eos.errors import DecisionNeededError
+from tests.support.authority import authority_of
+from tests.support.pipelines import abort_of
 from tests.unit.core.recovery.facts_of import commit, prepared
 
 COMMITTED, ABORTED, UNKNOWN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.UNKNOWN
@@ -123,3 +132,32 @@ def test_what_readers_have_is_what_any_decision_of_the_batch_has_delivered():
     made = promise((A, B, C), (again(B), again(C)), (again(C, 2),))
     outcomes = {A.identity: COMMITTED, again(B).identity: COMMITTED}
     assert made.delivered(outcomes) == (A, again(B))
+
+
+# --- What was tried is numbered from 1, for people ------------------------------------------------
+
+
+def test_an_attempt_that_nobody_had_begun_has_no_number():
+    """A newcomer was told of attempt 2, and asked what had failed in the first."""
+    decided = [
+        abort_of(5, attempt=1, reason=AT_A_START),
+        abort_of(5, attempt=2, reason="failed: OSError"),
+        abort_of(5, attempt=3, reason=IN_PLACE_OF_A_FORMER),
+        commit(A, attempt=4),
+    ]
+    assert tries(decided) == {2: 1, 3: 2, 4: 3}
+
+
+@pytest.mark.parametrize(("term_taken_at_ms", "number"), [(1, 1), (10**12, 2)])
+def test_what_a_former_driver_may_have_begun_counts_and_a_starts_own_seal_does_not(
+    tmp_path, monkeypatch, term_taken_at_ms, number
+):
+    """The batch was planned at 7: by a driver whose term is older than that, or by another."""
+    monkeypatch.setattr("time.time_ns", lambda: term_taken_at_ms * 1_000_000)
+    store = CheckpointStore.open(tmp_path)
+    store.put("metadata", b'{"id":"1"}')
+    log = DecisionLog(store)
+    attempts = Attempts(log, authority_of(store, log), "d")
+    decided = attempts.begin(0)
+    attempts.promise(0, len(decided) + 1, ())
+    assert list(tries(log.of_batch(0)).values())[-1] == number

@@ -22,6 +22,7 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.core.checkpoint.history import PastEvents
 from airflow_eos.core.checkpoint.rulings import resolve
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.core.protocol.participant import Admission, Member, Owner
@@ -129,6 +130,21 @@ def test_a_recovery_that_slept_before_its_seal_looks_again_and_claims_none(world
     report = world.recover(plan)
     assert report.sealed is None
     assert world.broker.state[left.identity] is Outcome.ABORTED
+
+
+def test_who_has_recovered_what_is_noted_and_nothing_where_nothing_was_done(world: World) -> None:
+    promised = world.broker.prepare("etl-0-0", ("a",))
+    world.broker.prepare("etl-1-0", ("of a lost task",))
+    world.wrote(offsets=(4, 5), commits=(3, 4))
+    world.decided(5, promised)
+    for _ in range(2):  # the second time it finds nothing to do
+        world.recover(make_plan(gather(world.store, world)))
+    [noted] = PastEvents().events(world.store)
+    assert (noted.what, noted.who, noted.why) == (
+        "recovered",
+        "recovery",
+        "batch 5: 1 committed, 1 aborted",
+    )
 
 
 def test_a_decision_that_is_gone_once_it_is_noted_is_not_settled(world: World) -> None:

@@ -20,10 +20,12 @@ from fastapi.testclient import TestClient
 
 from airflow_eos.core.checkpoint import (
     CheckpointStore,
+    history,
     read_heartbeat,
     request_drain,
     write_heartbeat,
 )
+from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.liveness import LivenessProbe, Standstill
 from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
@@ -33,6 +35,7 @@ from airflow_eos.core.checkpoint.recovery_notes import (
 )
 from airflow_eos.core.checkpoint.standby import write_standby
 from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_look
+from airflow_eos.core.protocol.cut import Cut, Position
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import Checkpoints, create_app, standalone
 from airflow_eos.ops.page.board import Answers, Board
@@ -435,3 +438,80 @@ def test_a_request_to_the_driver_before_says_nothing_of_this_one(tmp_path, recor
     assert look.row().state == "looking", "one look says nothing"
     write_heartbeat(store, said_again(beat, beat_at_ms=beat.beat_at_ms + 1))
     assert look.row().state == state
+
+
+# --- What happened --------------------------------------------------------------------------------
+
+
+def events(checkpoint: Any) -> list[tuple[str, str]]:
+    look = Look(listed(checkpoint), 300_000)
+    return [(each.what, f"{each.who} · {each.why}") for each in look.detail().events]
+
+
+def test_a_checkpoint_without_notes_tells_the_driver_that_its_heartbeat_tells(tmp_path, recorded):
+    """An earlier release has noted nothing."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store = CheckpointStore.open(checkpoint)
+    failed = {"end": "failed", "reason": "TopicError: gone", "started_at_ms": 1_000}
+    write_heartbeat(store, heartbeat("failed", term=9, beat_at_ms=2_000, **failed))
+    assert events(checkpoint) == [
+        ("failed", "app-1 on node-1 · TopicError: gone"),
+        ("started", "app-1 on node-1 · by hand"),
+    ]
+
+
+def test_what_is_noted_is_told_the_newest_first_and_a_new_version_is_an_upgrade(tmp_path, recorded):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store = CheckpointStore.open(checkpoint)
+    first, second = heartbeat(term=8, started_at_ms=1_000), heartbeat(term=9, started_at_ms=5_000)
+    drained = {"end": "drained", "drained_by": "cli ann", "reason": "cli ann: a release"}
+    write_heartbeat(store, second)
+    history.note(
+        store,
+        (
+            history.started(first, stood_by=False, app="etl.py", release="1"),
+            history.ended(heartbeat("stopped", term=8, beat_at_ms=4_000, **drained), store),
+            history.started(second, stood_by=False, app="etl_2.py", release="1"),
+            history.Happened(what="recovered", at_ms=6_000, who="bob", why="batch 2: 3 committed"),
+        ),
+    )
+    assert events(checkpoint) == [
+        ("recovered", "bob · batch 2: 3 committed"),
+        ("upgraded", "app-1 on node-1 · by hand, etl_2.py, airflow_eos 1"),
+        ("drained", "app-1 on node-1 · cli ann: a release"),
+        ("started", "app-1 on node-1 · by hand, etl.py, airflow_eos 1"),
+    ]
+    assert Look(listed(checkpoint), 1).detail().runs == "etl_2.py, airflow_eos 1"
+
+
+@pytest.mark.parametrize(
+    ("phase", "since"), [("stopped", 7_000), ("failed", 7_000), ("waiting", None)]
+)
+def test_since_when_a_state_holds_is_told_where_it_is_written(tmp_path, phase, since):
+    store = CheckpointStore.open(tmp_path)
+    write_heartbeat(store, heartbeat(phase, term=1, beat_at_ms=7_000, started_at_ms=3_000))
+    look = Look(listed(tmp_path), 300_000)
+    assert look.row().since_ms == since, "of one look nobody knows"
+    if phase == "waiting":
+        write_heartbeat(store, heartbeat(phase, term=1, beat_at_ms=9_000, started_at_ms=3_000))
+        assert (look.row().state, look.row().since_ms) == ("running", 3_000)
+
+
+def test_the_newest_cut_is_told_with_the_outputs_that_have_no_place(tmp_path, recorded):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
+    assert look.detail().cut is None
+    places = {"a": Position("kafka", 0, {}), "b": Position("upsert", 0, None, "newest alone")}
+    log = CutLog(store)
+    for batch in (0, 1):
+        log.record(Cut(batch_id=batch, pipeline=log.pipeline, incomplete=None, positions=places))
+    store.put("eos/cuts/2.json", b"{")  # damaged: the one before it is whole
+    cut = look.detail().cut
+    assert cut is not None
+    assert (cut.batch, [(o.name, o.is_known, o.why) for o in cut.outputs]) == (
+        1,
+        [("a", True, ""), ("b", False, "newest alone")],
+    )
