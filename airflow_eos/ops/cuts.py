@@ -19,7 +19,7 @@ from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.participants import module_of
 from airflow_eos.core.protocol.cut import Cut, Position, later_than
-from airflow_eos.errors import CheckpointError, ConfigurationError, Remedy
+from airflow_eos.errors import CheckpointError, ConfigurationError, InputError, Remedy
 from airflow_eos.ops.settled import hours_reached, newest_settled
 
 if TYPE_CHECKING:
@@ -236,8 +236,15 @@ def rows(cut: Cut, output: str, kafka: Mapping[str, Any]) -> Iterator[pa.RecordB
             _require_same(cut, f"The topic {topic!r}", its, found[topic]["id"])
         for place, first in positions(wire, list(ends), EARLIEST).items():
             span = OffsetSpan(*place, first, ends[place])
-            for batches in read_span(wire, span):
-                yield from tables(batches, span)
+            try:
+                for batches in read_span(wire, span):
+                    yield from tables(batches, span)
+            except InputError as error:  # retention went on; its ways out are those of a source
+                what = str(error).partition(". ")[0]
+                raise InputError(
+                    f"{what}. Cut {cut.batch_id} cannot be read whole any more.",
+                    Remedy(change="read a newer cut, within the topic's retention"),
+                ) from error
 
 
 def _require_same(cut: Cut, what: str, found: str, expected: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from itertools import cycle
 from typing import Any
 
 import duckdb
@@ -10,13 +10,11 @@ import polars as pl
 import pytest
 
 from airflow_eos import cuts
-from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.errors import CheckpointError
 from tests.integration.hazards.stopping import stopped_at, wake
 from tests.integration.kinds.delivery import BATCH, Delivery
 from tests.support.kinds.books import Books, unbalanced
-from tests.support.pipeline import wait_until
+from tests.support.kinds.reading import Readers
 
 
 def read_at(delivery: Delivery, cut: cuts.Cut) -> Books:
@@ -61,8 +59,10 @@ def read_by_others(delivery: Delivery, cut: cuts.Cut, postings: int) -> None:
     assert duckdb.sql("SELECT count(*) FROM found").fetchall() == [(2 * postings,)]
 
 
-SMALL = 150
+SMALL = 12
 """Rows of a batch: many batches, many cuts."""
+LOOKS = 10_000
+"""How many cuts are read, each with every output, before it is enough."""
 KILLED_AT = (
     "prepared@2",
     "decided@2",
@@ -78,55 +78,34 @@ KILLED_AT = (
 )
 
 
-class Reader(threading.Thread):
-    """Takes a cut, reads every output up to it, and once more one of the cuts before.
+def dies_and_goes_on(delivery: Delivery, number: int, place: str) -> bool:
+    """Killed, lost in part, recovered, compacted; whether a reader without cuts saw halves."""
+    delivery.pipeline.feed(3 * SMALL)
+    delivery.killed(place)
+    (delivery.pipeline.folder / f"{place.partition('@')[0]}.hit").unlink()
+    halves = bool(unbalanced(delivery.kind.read(delivery.at)))
+    if place == "decided@2":
+        delivery.pipeline.lose_what_is_open()  # so a part of the batch is replayed
+    if number % 2:
+        delivery.recover()
+    if number % 4 == 0:
+        compacted(delivery)
+    delivery.resume()
+    return halves
 
-    Attributes:
-        looks: how many cuts it has read.
-        wrong: what was out of balance, or another than when it was read first, by batch.
-    """
 
-    def __init__(self, delivery: Delivery) -> None:
-        super().__init__(daemon=True)
-        self._delivery = delivery
-        self._log = CutLog(CheckpointStore.open(delivery.pipeline.checkpoint))
-        self._over = threading.Event()
-        self._first: dict[int, Any] = {}
-        self._failed: Exception | None = None
-        self.looks = 0
-        self.wrong: list[tuple[int, object]] = []
-
-    def run(self) -> None:
-        try:
-            while not self._over.is_set():
-                for batch in {0: 0, **self._log.listed()}:
-                    if batch not in self._first or batch % 7 == self.looks % 7:
-                        self.look(batch)
-        except Exception as error:  # noqa: BLE001 - raised where it ends
-            self._failed = error
-
-    def look(self, batch: int) -> None:
-        cut = self._log.of_batch(batch)
-        if cut is None:
-            return
-        books = read_at(self._delivery, cut)
-        self.looks += 1
-        if found := unbalanced(books):
-            self.wrong.append((batch, found))
-        seen = {name: hash(frozenset(rows.items())) for name, rows in books.items()}
-        if self._first.setdefault(batch, seen) != seen:
-            self.wrong.append((batch, "it has changed"))
-
-    def end(self) -> set[int]:
-        """The batches whose cuts were read."""
-        self._over.set()
-        self.join(120)
-        if self._failed is not None:
-            raise self._failed
-        return set(self._first)
+def is_followed_and_wakes(delivery: Delivery, place: str) -> None:
+    delivery.pipeline.feed(3 * SMALL)
+    with stopped_at(delivery.pipeline, place) as zombie:
+        delivery.resume()
+        delivery.pipeline.feed(SMALL)
+        delivery.resume()
+        wake(zombie)
+    (delivery.pipeline.folder / f"{place.partition('@')[0]}.hit").unlink()
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["bookings-everywhere"])
 def test_the_books_balance_at_every_cut_whoever_dies(
     delivery: Delivery, record_property: Any
@@ -138,35 +117,22 @@ def test_the_books_balance_at_every_cut_whoever_dies(
     }
     delivery.pipeline.feed(2 * SMALL)
     delivery.resume()
-    reader, halves = Reader(delivery), 0
-    reader.start()
-    for number, place in enumerate(KILLED_AT):
-        delivery.pipeline.feed(3 * SMALL)
-        delivery.killed(place)
-        (delivery.pipeline.folder / f"{place.partition('@')[0]}.hit").unlink()
-        halves += bool(unbalanced(delivery.kind.read(delivery.at)))
-        if place == "decided@2":
-            delivery.pipeline.lose_what_is_open()  # so a part of the batch is replayed
-        if number % 2:
-            delivery.recover()
-        if number % 4 == 0:
-            compacted(delivery)
-        delivery.resume()
-    for place in ("cutting@2", "settled@2", "decided@2"):
-        delivery.pipeline.feed(3 * SMALL)
-        with stopped_at(delivery.pipeline, place) as zombie:
-            delivery.resume()
-            delivery.pipeline.feed(SMALL)
-            delivery.resume()
-            wake(zombie)
-        (delivery.pipeline.folder / f"{place.partition('@')[0]}.hit").unlink()
-    newest = cuts.latest(delivery.pipeline.checkpoint).batch_id
-    wait_until(lambda: newest in reader._first or not reader.is_alive(), what="the newest cut")
-    read = reader.end()
-    record_property("cuts read", str(reader.looks))
-    assert halves > 2, "without cuts a reader saw halves"
-    assert reader.wrong == []
-    assert read == set(range(newest + 1))
+    with Readers(delivery.at, delivery.pipeline.checkpoint) as readers:
+        halves = [dies_and_goes_on(delivery, *each) for each in enumerate(KILLED_AT)]
+        for place in ("cutting@2", "settled@2", "decided@2"):
+            is_followed_and_wakes(delivery, place)
+        again = enumerate(cycle(KILLED_AT))
+        while readers.looks < LOOKS and readers.are_alive:
+            dies_and_goes_on(delivery, *next(again))
+        newest = cuts.latest(delivery.pipeline.checkpoint).batch_id
+        readers.look_at_all_of(newest)
+        found = readers.end()
+    assert [each.failed for each in found if each.failed] == []
+    assert [each.wrong for each in found if each.wrong] == []
+    record_property("cuts read", str(sum(each.looks for each in found)))
+    assert sum(each.looks for each in found) >= LOOKS
+    assert sum(halves) > 2, "without cuts a reader saw halves"
+    assert set().union(*(each.batches for each in found)) == set(range(newest + 1))
     assert newest >= 3 * len(KILLED_AT)
     newest_cut = read_at(delivery, cuts.latest(delivery.pipeline.checkpoint))
     assert newest_cut == delivery.kind.expected(delivery.pipeline.expected), "to the row"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_eos import cuts
-from airflow_eos.errors import CheckpointError
+from airflow_eos.errors import CheckpointError, InputError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import execute_recovery
 from tests.integration.kafka.conftest import RawKafka
@@ -73,6 +73,24 @@ def test_a_topic_made_again_gives_no_other_rows_for_those_of_a_cut(
     produce(kafka_broker.bootstrap_servers, dead.topic, [("", "another's")] * 9)
     with pytest.raises(CheckpointError, match="was made again since cut 5"):
         read(dead, cut)
+
+
+def test_retention_that_overtakes_a_reader_of_a_cut_is_said_as_it_is(
+    dead: DeadPipeline, kafka_broker: EmbeddedKafka, raw_kafka: Callable[[str], RawKafka]
+) -> None:
+    """It was told to skip offsets of an app's input."""
+    raw = raw_kafka(kafka_broker.bootstrap_servers)
+    dead.topic = kafka_broker.create_topic(f"out-{uuid.uuid4().hex[:8]}", 2)
+    raw.end(raw.prepare(f"former-{dead.prefix}", dead.topic, partition=1, rows=[(b"k", b"1")] * 3))
+    dead.decided(dead.write(0, ["ours"]))
+    cut = recovered(dead)
+    reading = cuts.rows(cut, "sink", {"bootstrap.servers": dead.settings.bootstrap_servers})
+    next(reading)
+    for partition in (0, 1):
+        raw.delete_records(dead.topic, -1, partition)
+    with pytest.raises(InputError, match=r"cannot be read whole any more.*Read a newer cut"):
+        list(reading)
+    assert read(dead, cut) == [], "who begins later finds what is left"
 
 
 def test_a_recovery_that_leaves_rows_to_the_app_writes_no_cut(dead: DeadPipeline) -> None:
