@@ -444,11 +444,6 @@ def follow(
             start.guarantee.ask_ahead(start)
         return start
 
-    def rest() -> None:
-        first.sink.check(first.spark)
-        # Else Java keeps what the warm-ups have filled, and fills it to the end before it looks.
-        first.spark._jvm.System.gc()  # type: ignore[union-attr]  # noqa: SLF001
-
     anew = MadeReady(lambda: ready(examined(first.began)), warm_ups)
     with ExitStack() as warm, closing(anew):
 
@@ -456,7 +451,8 @@ def follow(
             first.store.check_create_if_absent()
             with closing(ready(first)):
                 warm_up(first)
-            warm.enter_context(kept_warm(rest, first=warm_ups))
+            check = partial(first.sink.check, first.spark)
+            warm.enter_context(kept_warm(check, first=warm_ups))
 
         return stand_by(
             standing,
