@@ -31,13 +31,7 @@ from airflow_eos.cli import (
 )
 from airflow_eos.cli.options import PlainCommand, PlainGroup, tell_json
 from airflow_eos.cli.project import FILE, ProjectCommand
-from airflow_eos.errors import (
-    ConfigurationError,
-    EosError,
-    name_of,
-    printable_lines,
-    sayable,
-)
+from airflow_eos.errors import EosError, printable_lines, sayable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,8 +128,6 @@ def main() -> None:
     except EosError as error:
         # It may quote what a checkpoint or a topic holds.
         print(f"airflow-eos: {printable_lines(str(error))}", file=sys.stderr)  # noqa: T201
-        if type(error) is not ConfigurationError:  # such a message says it all
-            print(f"More: airflow-eos explain {name_of(error)}", file=sys.stderr)  # noqa: T201
         _tell_program(error, str(error), error.remedies)
         sys.exit(ERROR)
     except SystemExit as ended:

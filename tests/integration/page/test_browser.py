@@ -321,6 +321,7 @@ def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
     ):
         page.goto(url)
         page.get_by_role("link", name="orders-etl").click()
+        expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         table = page.get_by_role("region", name="Recovery plan").locator("tbody tr")
         expect(table).to_have_count(len(plan["steps"]))
         for line, step in zip(table.all(), plan["steps"], strict=True):

@@ -50,17 +50,15 @@ def test_the_exit_status_of_an_app_is_explained_by_the_errors_that_have_it() -> 
     assert "StoreError" not in named
 
 
-def test_as_a_process_it_prints_a_page_and_an_error_names_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "airflow_eos"]
+def test_as_a_process_it_prints_a_page() -> None:
     said = subprocess.run(
-        [*command, "explain", "OwnershipError"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "airflow_eos", "explain", "OwnershipError"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.startswith("OwnershipError\n  means ")
-    failed = subprocess.run(
-        [*command, "cut", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert failed.returncode == 2
-    assert failed.stderr.splitlines()[-1] == "More: airflow-eos explain CheckpointError"
+    assert said.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["status", "explain", "broker stop", "foreign recover"])

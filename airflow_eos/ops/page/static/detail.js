@@ -141,9 +141,11 @@ function recovery(plan, row) {
   const isWell = !plan.lines.length && !plan.open.length && !plan.needs_person && !plan.remarks.length;
   if (isWell) return [...blocked, h("p", { class: "well" }, h("span", { "aria-hidden": true }, "✓ "), `Nothing open, nothing to recover ${checked}`)];
   const told = [openWork(plan.open, row.promised, row.in_flight), planned(plan)];
+  const fold = (line) => [...blocked, line, h("details", {}, h("summary", {}, "What a recovery would find now"), told)];
+  if (row.state === "looking" && !plan.needs_person) return fold(h("p", { class: "calm" }, `${counted(plan.open.length, "piece")} of work open ${checked}; whether a driver is at it is known in a moment.`));
   if (!ALIVE.has(row.state) || plan.needs_person) return [...blocked, told];
   const open = plan.open.length ? `${counted(plan.open.length, "piece")} of work ${plan.open.length === 1 ? "is" : "are"} open in the running batch, as it should be` : "Nothing is open";
-  return [...blocked, h("p", { class: "well" }, h("span", { "aria-hidden": true }, "✓ "), `${open}; nothing to recover ${checked}`), h("details", {}, h("summary", {}, "What a recovery would find now"), told)];
+  return fold(h("p", { class: "well" }, h("span", { "aria-hidden": true }, "✓ "), `${open}; nothing to recover ${checked}`));
 }
 
 // Where no system was asked: the sum of the open work, as the checkpoint has it.
