@@ -125,11 +125,11 @@ class KafkaParticipant:
         """Abort each transaction (EndTxn) by its own epoch, which cannot hit a later holder."""
         require_own(works, KIND, self._name)
         identities = [transaction_of(work) for work in works]
-        places = open_places(self._wire, identities)
+        partitions = open_places(self._wire, identities)
         ended = end_transactions(self._wire, identities, commit=False)
         done = {each: result is EndResult.DONE for each, result in ended.items()}
         require_ended_everywhere(
-            self._wire, {each: places[each] for each in places if done[each]}, commit=False
+            self._wire, {each: partitions[each] for each in partitions if done[each]}, commit=False
         )
         return self._named(done)
 
@@ -154,10 +154,10 @@ class KafkaParticipant:
         """Return why work can be committed no more: see :func:`made_again`."""
         return self._named(made_again(self._wire, [as_transaction(each) for each in works]))
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the coordinators' open transactions under the prefix; some may be another's."""
-        known = {transaction_of(work) for work in besides}
-        listed = list_open(self._wire, self._ledger.prefix, besides=known)
+        known = {transaction_of(work) for work in except_known}
+        listed = list_open(self._wire, self._ledger.prefix, except_known=known)
         return tuple(
             as_open_work(each, self._name, not_ours(each, self._timeouts_ms)) for each in listed
         )
@@ -219,8 +219,8 @@ class KafkaParticipant:
         ids = {at.topic: at.topic_id for at in written}
         new = [name for name, its in ids.items() if name not in found or found[name]["id"] != its]
         if new:
-            places = partitions_of(self._wire, new, refresh=True)
-            looked = positions(self._wire, places, LATEST, committed_only=False)
+            partitions = partitions_of(self._wire, new, refresh=True)
+            looked = positions(self._wire, partitions, LATEST, committed_only=False)
             end.require_in_flight()
             for name in new:
                 ends = {str(at): last for (topic, at), last in looked.items() if topic == name}
@@ -333,13 +333,13 @@ def abort_expired(
     a row of them: aborted, their rows are all replayed; committed, those that are gone would be
     lost in silence.
     """
-    places = {at.place for each in transactions for at in each.written}
-    led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in places}}
-    begins = positions(wire, [(t, p) for t, p in places if p in led[t]], EARLIEST)
+    partitions = {at.tp for each in transactions for at in each.written}
+    led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in partitions}}
+    begins = positions(wire, [(t, p) for t, p in partitions if p in led[t]], EARLIEST)
     expired = [
         each.identity
         for each in transactions
-        if any(at.first < begins.get(at.place, 0) for at in each.written)
+        if any(at.first < begins.get(at.tp, 0) for at in each.written)
     ]
     ended = end_transactions(wire, expired, commit=False)
     return {each for each, result in ended.items() if result is EndResult.DONE}

@@ -53,7 +53,7 @@ def settings_of(options: Mapping[str, str], checkpoint: str) -> AppSettings:
     given: dict[str, Any] = {_CHECKPOINT: checkpoint}
     for name in takes:
         setting = SETTINGS[name]
-        told = options.get(name) or setting.told(os.environ) or setting.default
+        told = options.get(name) or setting.from_environment(os.environ) or setting.default
         given[name] = setting.argument.of(name, told)
     return AppSettings(**given)
 

@@ -15,8 +15,8 @@ from airflow_eos.core.delivery.port import Sink, TaskReport, TaskWriter
 from airflow_eos.core.delivery.task import SinkTask, TaskOutput
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
-from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.core.protocol.participant import Participant
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.sink import KafkaSink
@@ -97,9 +97,9 @@ class _Telling:
 class _OneOfSeveral:
     """A sink whose tasks say when they have prepared, for a kill before the next output does."""
 
-    def opened(self, task: int, attempt: int, **how: Any) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, **how: Any) -> TaskWriter:
         sink: Any = super()
-        return _Telling(sink.opened(task, attempt, **how), cast("Sink", self).name)
+        return _Telling(sink.opened(task, task_attempt, **how), cast("Sink", self).name)
 
 
 class ToTopic(_OneOfSeveral, KafkaSink):

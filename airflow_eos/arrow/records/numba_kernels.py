@@ -79,10 +79,10 @@ def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
     if count < 0 or count > (end - at) // 2 or count > MOST_HEADERS:
         return -1
     for _ in range(count):
-        _place, length, at = _field(data, at, end)
+        _start, length, at = _field(data, at, end)
         if at < 0 or length < 0:
             return -1
-        _place, length, at = _field(data, at, end)
+        _start, length, at = _field(data, at, end)
         if at < 0:
             return -1
     return at
@@ -259,17 +259,17 @@ def _hash(data: Any, at: Any, length: Any, seed: Any) -> Any:
 
 
 @jit
-def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> None:
+def hash_bytes(data: Any, offsets: Any, valid: Any, count_nulls: Any, hashes: Any) -> None:
     """Update each row's hash with the row's bytes; a null leaves it unchanged.
 
-    ``told``: then also with a number of 32 bits, 1 where the row is null and 0 where not.
+    ``count_nulls``: then also with a number of 32 bits, 1 where the row is null and 0 where not.
     """
     for row in range(len(hashes)):
         h = hashes[row]
         if valid[row]:
             start = nb.uint64(offsets[row])
             h = _hash(data, start, nb.uint64(offsets[row + 1]) - start, h)
-        if told:
+        if count_nulls:
             h = h + _P5 + _U(4)
             if not valid[row]:
                 h ^= _P1
@@ -367,7 +367,7 @@ def _put(number: Any, out: Any, at: Any) -> Any:
 
 
 @jit
-def place(
+def choose_partitions(
     key_edges: Any,
     keys: Any,
     no_key: Any,

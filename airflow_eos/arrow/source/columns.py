@@ -117,7 +117,7 @@ def row_hashes(columns: Sequence[Any], count: int, number: int | None = None) ->
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
         if _is_bytes(column.type):
-            loops.hash_bytes(*loops.bytes_of(column), valid, hashes, told=True)
+            loops.hash_bytes(*loops.bytes_of(column), valid, hashes, count_nulls=True)
         else:
             _go_on(column, valid, hashes)
             hash_ints((~valid).astype(np.int32), always, hashes)
@@ -152,9 +152,9 @@ def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:
     counts = np.where(valid, column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
     firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
     items = column.flatten()
-    for place in range(int(counts.max(initial=0))):
-        rows = np.flatnonzero(counts > place)
-        element = items.take(pa.array(firsts[rows] + place))
+    for index in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > index)
+        element = items.take(pa.array(firsts[rows] + index))
         part = hashes[rows]
         for name in ("key", "value"):
             field = pc.struct_field(element, name)

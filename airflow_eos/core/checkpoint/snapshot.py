@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, mark_path
+from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.heartbeat import heard
 from airflow_eos.core.checkpoint.inputs import require_held
@@ -31,8 +31,8 @@ from airflow_eos.core.checkpoint.rulings import read_acceptance, rulings_on_prom
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Outcome
-from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.protocol.participant import ANEW, Admission, Owner, StartFacts, admission
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import (
     CheckpointError,
@@ -259,7 +259,7 @@ def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
     if newest_term(store) or read_pipeline(store) or store.folders(DECISIONS):
         return None
     batch = read_state(store).in_flight
-    if batch is None or store.head(mark_path(batch)) is not None:
+    if batch is None or store.head(visibility_marker_path(batch)) is not None:
         return None
     return OwnershipError(
         f"{store.location}: batch {batch} is planned and not complete, and no driver of this "

@@ -19,7 +19,7 @@ import structlog
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
-from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Progress, TaskReport
+from airflow_eos.core.delivery.port import BatchFunction, BatchSink, OffsetCommit, TaskReport
 from airflow_eos.core.delivery.replay import (
     Replay,
     ReplayChecks,
@@ -39,8 +39,8 @@ from airflow_eos.core.protocol.decision import (
     WorkIdentity,
     by_time_left,
 )
-from airflow_eos.core.protocol.group import alone, committed
 from airflow_eos.core.protocol.participant import Deciding, Participant
+from airflow_eos.core.protocol.participant_group import alone, committed
 from airflow_eos.core.protocol.promise import Outcomes, Promise
 from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
 
@@ -87,7 +87,7 @@ class ExactlyOnceBatch(BatchFunction):
         driver: str,
         on_phase: Callable[[int, Phase], None],
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
-        progress: Progress | None = None,
+        progress: OffsetCommit | None = None,
         kept: PerishableRows | None = None,
         reading: ReplayChecks | None = None,
         reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),
@@ -243,11 +243,11 @@ class ExactlyOnceBatch(BatchFunction):
         that work, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
-            opened = self._opened() if known is None else known
-            decided = self._attempts.give_up(batch_id, attempt, error) if opened else None
+            open_works = self._open_works() if known is None else known
+            decided = self._attempts.give_up(batch_id, attempt, error) if open_works else None
             if decided is not None:
                 named = {work.identity for decision in decided for work in decision.works}
-                self._participant.abort(opened - named)
+                self._participant.abort(open_works - named)
         except Exception:
             log.exception("left_open", batch=batch_id, hint="recovery ends them")
 
@@ -256,7 +256,7 @@ class ExactlyOnceBatch(BatchFunction):
         leftovers: set[WorkIdentity] = set()
         try:
             confirmed = self._beside.submit(self._confirm)  # another system's answer
-            leftovers = self._opened(besides=ours)
+            leftovers = self._open_works(except_known=ours)
             confirmed.result()
             # after the listing, which may take long where a broker is away
             require_decidable(self._participant, works)
@@ -309,7 +309,7 @@ class ExactlyOnceBatch(BatchFunction):
             )
         failpoint("followed")
 
-    def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
+    def _open_works(self, except_known: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
         """List work that speculative copies, lost task attempts or a former driver left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
@@ -317,11 +317,13 @@ class ExactlyOnceBatch(BatchFunction):
         before the decision, since a driver that takes over takes a newer term before it opens
         anything: where we are still the newest after it, no listed work is another driver's.
 
-        Where a late copy of a task took the place of work in ``besides``, as Kafka's ids allow,
-        that work is over, which settling will find. Work that another program's is told by is left
-        to that program, and to a person.
+        Where a late copy of a task took the place of work in ``except_known``, as Kafka's ids
+        allow, that work is over, which settling will find. Work that another program's is told by
+        is left to that program, and to a person.
         """
-        return {e.identity for e in self._participant.open(besides=besides) if not e.whose}
+        return {
+            e.identity for e in self._participant.open(except_known=except_known) if not e.whose
+        }
 
 
 class Attempts:

@@ -52,7 +52,7 @@ def observer_of(location: str, env: Mapping[str, str] | None = None) -> Observer
         return None
     try:
         figures = import_module("airflow_eos.ops.figures")  # by name: it stands above the core
-        return Careful(figures.Recorder(location, *figures.opened(signals)))
+        return Careful(figures.Recorder(location, *figures.started(signals)))
     except ImportError as error:
         log.warning("figures_not_sent", error=str(error), hint="install airflow-provider-eos[otel]")
     except Exception:  # whatever is wrong with a collector's address, the query starts
@@ -111,9 +111,9 @@ class _Participant:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._participant, name)
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         since_ns = time.time_ns()
-        found = self._participant.open(besides=besides)
+        found = self._participant.open(except_known=except_known)
         self._observer(TasksPrepared(found, since_ns))
         return found
 

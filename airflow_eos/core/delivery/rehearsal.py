@@ -77,7 +77,7 @@ def rehearse_if_told(
 
     What a start does before it touches a system is done on the copy.
     """
-    told = RehearsalRequest.told()
+    told = RehearsalRequest.from_environment()
     if told is None:
         return
     rehearsal = Rehearsal(told, spark, settings)
@@ -98,7 +98,7 @@ class Rehearsal:
     def __init__(
         self, told: RehearsalRequest, spark: SparkSession, settings: QuerySettings
     ) -> None:
-        asked, location = absolute(spark, told.checkpoint), settings.location
+        asked, location = absolute(spark, told.checkpoint), settings.checkpoint_location
         if location != asked:
             raise ConfigurationError(
                 f"The app is to rehearse on {asked}, and would start on {location}. Nothing was "
@@ -111,9 +111,11 @@ class Rehearsal:
         self._original = CheckpointStore.open(location, storage_options=options)
         # A planned batch is run again, and nothing else.
         self._settings = replace(
-            settings, location=absolute(spark, told.scratch), trigger={"once": True}
+            settings, checkpoint_location=absolute(spark, told.scratch), trigger={"once": True}
         )
-        self.store = CheckpointStore.open(self._settings.location, storage_options=options)
+        self.store = CheckpointStore.open(
+            self._settings.checkpoint_location, storage_options=options
+        )
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}
@@ -348,13 +350,13 @@ def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
     """Return the rows to keep in a topic: headers tell the batch and the output of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    marks = F.array(
+    headers = F.array(
         *(
             F.struct(F.lit(name).alias("key"), F.lit(said.encode()).alias("value"))
             for name, said in (("eos-batch", str(batch)), ("eos-output", output))
         )
     )
-    told = F.concat("headers", marks) if "headers" in rows.columns else marks
+    told = F.concat("headers", headers) if "headers" in rows.columns else headers
     return rows.drop("topic", "partition").withColumn("headers", told)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.checkpoint.topics import Place
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.delivery.outputs import Outputs
     from airflow_eos.core.delivery.port import Sink
     from airflow_eos.core.delivery.task import SinkTask
@@ -400,7 +400,7 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
     return {name: str(policy.value()) for name, policy in found.items() if policy is not None}
 
 
-def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
+def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[TopicPartition, int]:
     """Return topic and partition → the first offset in its log."""
     from py4j.protocol import Py4JJavaError
 
@@ -424,7 +424,7 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
             f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
             f"{error.java_exception}. Nothing was read or written."
         ) from error
-    return {place: told.get(partition).offset() for place, partition in asked.items()}
+    return {tp: told.get(partition).offset() for tp, partition in asked.items()}
 
 
 def _described(jvm: Any, client: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -475,14 +475,14 @@ class OpenedSource(Protocol):
 class OwnSource(Protocol):
     """A source as a user gives it: a value."""
 
-    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
+    def connected(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
         """Open the source, for the pipeline of that checkpoint."""
         ...
 
 
 def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
     """Whether ``rows`` is a source of ours, by its class: a DataFrame has columns as attributes."""
-    return hasattr(type(rows), "opened")
+    return hasattr(type(rows), "connected")
 
 
 def session_of(rows: DataFrame | OwnSource) -> SparkSession:
@@ -531,7 +531,7 @@ class QueryInput:
             raise ConfigurationError(
                 f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
             )
-        own = df.opened(session_of(df), store) if is_own(df) else None
+        own = df.connected(session_of(df), store) if is_own(df) else None
         frame = own.frame if own is not None else cast("DataFrame", df)
         found = cls(frame, own, check_sources(frame, guarantee))
         if own is None and guarantee == "exactly_once":

@@ -17,7 +17,7 @@ from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
-from airflow_eos.core.checkpoint.store import RaceResult, content_of, told
+from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def warn_where_two_can_plan(
             return
         if raced.is_exclusive:
             return
-        found = told(raced)
+        found = sentence_of(raced)
     log.warning(
         "sparks_own_logs_not_exclusive",
         checkpoint=store.location,
@@ -277,14 +277,14 @@ class QuerySettings:
     """The settings of a query and of its checkpoint.
 
     Attributes:
-        location: the checkpoint's absolute location, for Spark and for our own store.
+        checkpoint_location: the checkpoint's absolute location, for Spark and for our own store.
         storage_options: for the object store.
         trigger, output_mode, query_name: Spark's.
         policy: pause, timeout and number of batches that are kept.
         begin: lets Spark run a query that was written elsewhere; None: by ``foreachBatch``.
     """
 
-    location: str
+    checkpoint_location: str
     storage_options: Mapping[str, str] | None
     trigger: Mapping[str, Any]
     policy: CheckpointPolicy
@@ -306,7 +306,7 @@ class QuerySettings:
         writer = (
             frame.writeStream.outputMode(self.output_mode)
             .foreachBatch(function)
-            .option("checkpointLocation", self.location)
+            .option("checkpointLocation", self.checkpoint_location)
             .trigger(**self.trigger)
         )
         return (writer.queryName(self.query_name) if self.query_name else writer).start()

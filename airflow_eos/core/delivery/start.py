@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.delivery.outputs import Output
-    from airflow_eos.core.delivery.port import BatchFunction, ProgressPlace, Sink
+    from airflow_eos.core.delivery.port import BatchFunction, OffsetCommitTarget, Sink
     from airflow_eos.core.delivery.source import OwnSource
     from airflow_eos.core.protocol.decision import Guarantee
 
@@ -62,7 +62,7 @@ def start_exactly_once(
     guarantee: Guarantee = "exactly_once",
     storage_options: Mapping[str, str] | None = None,
     policy: CheckpointPolicy | None = None,
-    consumer_group: ProgressPlace | None = None,
+    consumer_group: OffsetCommitTarget | None = None,
     standby: bool = False,
     reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:
@@ -126,12 +126,12 @@ def start_query(
     settings: QuerySettings,
     *,
     guarantee: Guarantee = "exactly_once",
-    consumer_group: ProgressPlace | None = None,
+    consumer_group: OffsetCommitTarget | None = None,
     standby: bool = False,
     reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:
     """Start a query with these settings; see :func:`start_exactly_once`."""
-    spark, location = session_of(df), settings.location
+    spark, location = session_of(df), settings.checkpoint_location
     rehearse_if_told(df, sink, spark, settings)
 
     def examined(of_first: Beginning | None = None) -> Start:

@@ -256,10 +256,10 @@ def reports_of(
     outlets: Collection[TaskOutput],
     *,
     only: Collection[int] | None,
-    marks: VisibilityMarkers | None = None,
+    visibility_markers: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """Return the reports of each task; reading them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), visibility_markers)
     return hashed.mapInArrow(task, "report binary")
 
 
@@ -335,13 +335,13 @@ class SinkTask:
     Attributes:
         outlets: one output for each participant.
         only: the tasks that write (all when None); the others drain their rows.
-        marks: where a task marks that it has begun, at most once: a task that runs again, or beside
-            another copy of it, drains its rows as well.
+        visibility_markers: where a task marks that it has begun, at most once: a task that runs
+            again, or beside another copy of it, drains its rows as well.
     """
 
     outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
-    marks: VisibilityMarkers | None = None
+    visibility_markers: VisibilityMarkers | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and yield its reports."""
@@ -359,13 +359,13 @@ class SinkTask:
 
     def _is_first(self, context: TaskContext) -> bool:
         """Whether no run of the task has begun, by marks: a repeated stage counts attempts anew."""
-        if self.marks is None:
+        if self.visibility_markers is None:
             return True
         batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
-        return self.marks.is_first(int(str(batch)), context.partitionId())
+        return self.visibility_markers.is_first(int(str(batch)), context.partitionId())
 
     def run(
-        self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]
+        self, task: int, task_attempt: int, batches: Iterator[pa.RecordBatch]
     ) -> tuple[TaskReport, ...]:
         """Write the rows of one task, leave its work open, and return its reports."""
         writes = self.only is None or task in self.only
@@ -375,7 +375,7 @@ class SinkTask:
             if writes:
                 for flow in flows:
                     undo.callback(flow.abort)
-                    flow.open(task, attempt)
+                    flow.open(task, task_attempt)
             for batch in batches:  # read all the same: Spark's state needs that
                 for flow in flows:
                     flow.take(batch)
@@ -400,8 +400,8 @@ class _Flow:
         self._work: PreparedWork | None = None
         self._is_over = False
 
-    def open(self, task: int, attempt: int) -> None:
-        self._writer = self._outlet.opened(task, attempt)
+    def open(self, task: int, task_attempt: int) -> None:
+        self._writer = self._outlet.opened(task, task_attempt)
 
     def abort(self) -> None:
         """Abort the work, prepared or not: no decision names it, a next attempt may meet its locks.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.core.checkpoint.backend import mark_path
+from airflow_eos.core.checkpoint.backend import visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
@@ -51,7 +51,8 @@ class MarkedBatch(BatchFunction):
 
     Args:
         sink: writes the rows, visible at once.
-        marks: the driver's marks, and those that the tasks of ``sink`` look for, where they do.
+        visibility_markers: the driver's marks, and those that the tasks of ``sink`` look for, where
+            they do.
         tenure: our term: marks are pruned, so a driver that slept may find a place empty.
         retained: the number of batches that Spark's logs go back.
         on_phase: called with (batch, phase) as the batch goes on; for the heartbeat.
@@ -60,14 +61,14 @@ class MarkedBatch(BatchFunction):
     def __init__(
         self,
         sink: BatchSink,
-        marks: VisibilityMarkers,
+        visibility_markers: VisibilityMarkers,
         tenure: Tenure,
         *,
         retained: int,
         on_phase: Callable[[int, Phase], None],
     ) -> None:
         self._sink = sink
-        self._marks = marks
+        self._visibility_markers = visibility_markers
         self._tenure = tenure
         self._retained = retained
         self._on_phase = on_phase
@@ -80,7 +81,7 @@ class MarkedBatch(BatchFunction):
         """
         self._on_phase(batch_id, "preparing")
         self._write(df, batch_id)
-        self._marks.prune(batch_id - self._retained)
+        self._visibility_markers.prune(batch_id - self._retained)
         self._on_phase(batch_id, "waiting")
 
     @abstractmethod
@@ -95,13 +96,13 @@ class AtLeastOnceBatch(MarkedBatch):
     """
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        self._marks.begin_again(batch_id)
+        self._visibility_markers.begin_again(batch_id)
         self._require_newest(batch_id)
         self._sink.prepare(df)
         failpoint("written")
 
     def _require_newest(self, batch_id: int) -> None:
-        newest = newest_term(self._marks.store)
+        newest = newest_term(self._visibility_markers.store)
         if newest > self._tenure.term.number:
             raise SupersededError(
                 f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
@@ -124,7 +125,7 @@ class AtMostOnceBatch(MarkedBatch):
     """A batch whose rows are visible at once, or never where some may have been written before."""
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        first = self._marks.begin(batch_id)
+        first = self._visibility_markers.begin(batch_id)
         self._tenure.require(batch_id)
         failpoint("spent")
         rows = self._sink.rows(df)
@@ -141,7 +142,7 @@ class AtMostOnceBatch(MarkedBatch):
 def may_be_visible(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although no decision promises them."""
     batch = read_state(store).in_flight
-    return batch is not None and store.head(mark_path(batch)) is not None
+    return batch is not None and store.head(visibility_marker_path(batch)) is not None
 
 
 # --- their starts ---------------------------------------------------------------------------------
@@ -234,10 +235,10 @@ def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -
     _end_what_was_prepared(start, tenure)
     return kind(
         start.wrapped(sink),
-        start.sink.marks or VisibilityMarkers(start.store),
+        start.sink.visibility_markers or VisibilityMarkers(start.store),
         tenure,
         retained=retained_batches(start.spark),
-        on_phase=start.heartbeat.mark,
+        on_phase=start.heartbeat.enter_phase,
     )
 
 

@@ -33,7 +33,7 @@ class Owner(msgspec.Struct, frozen=True):
     @classmethod
     def at(cls, pipeline: str, location: str) -> Self:
         """Return the owner, its location written alike for all schemes of one store."""
-        return cls(pipeline, same_place(location))
+        return cls(pipeline, same_location(location))
 
     @property
     def text(self) -> str:
@@ -420,7 +420,7 @@ def _at_the_cost(remedy: Remedy, costs: str) -> Remedy:
     return replace(remedy, costs=costs)
 
 
-def same_place(location: str) -> str:
+def same_location(location: str) -> str:
     """Return ``location``, alike for the schemes by which Hadoop and others name one store."""
     scheme, found, rest = location.partition("://")
     aliases = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
@@ -506,7 +506,7 @@ class Participant(Protocol):
     """One system under one name, as one process reaches it; or several systems as one.
 
     Each work goes to the participant that it names; see
-    :class:`~airflow_eos.core.protocol.group.Group`.
+    :class:`~airflow_eos.core.protocol.participant_group.ParticipantGroup`.
     """
 
     @property
@@ -541,10 +541,10 @@ class Participant(Protocol):
         """Return the outcome of each work by its witness, without touching the work."""
         ...
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """Return all prepared work under the pipeline's name that has not ended, of any preparer.
 
-        Work in ``besides`` is left out, which makes asking cheaper.
+        Work in ``except_known`` is left out, which makes asking cheaper.
         """
         ...
 

@@ -37,8 +37,8 @@ from airflow_eos.core.checkpoint.terms import require_in_flight, still_in_flight
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, by_time_left
-from airflow_eos.core.protocol.group import collect_all, committed
 from airflow_eos.core.protocol.participant import Member, Participant
+from airflow_eos.core.protocol.participant_group import collect_all, committed
 from airflow_eos.core.recovery.facts import gather, read_facts
 from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step, make_plan
 from airflow_eos.errors import (
@@ -551,8 +551,8 @@ def watched(
         EosError: A participant cannot be reached.
     """
     theirs = _named(store)
-    besides = [each for each in _members(store, prefix) if each not in theirs]
-    return connect([*theirs, *besides], _reach(kafka, reach), store=store)
+    others = [each for each in _members(store, prefix) if each not in theirs]
+    return connect([*theirs, *others], _reach(kafka, reach), store=store)
 
 
 def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -45,7 +46,6 @@ from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import (
     LATEST,
-    Place,
     cluster_clock_ms,
     log_ends,
     partitions_of,
@@ -217,7 +217,7 @@ def _write_marker(
 
 log = structlog.get_logger(__name__)
 
-Places = Mapping[TransactionIdentity, Collection[Place]]
+OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 """The partitions that each transaction has written to."""
 
 
@@ -238,10 +238,10 @@ def require_committed_everywhere(
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; call again.
     """
-    stable = _last_stable(wire, {at.place for each in committed for at in each.written})
+    stable = _last_stable(wire, {at.tp for each in committed for at in each.written})
     if behind := _behind(committed, stable):
         require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
-        stable = _last_stable(wire, {place for places in behind.values() for place in places})
+        stable = _last_stable(wire, {tp for partitions in behind.values() for tp in partitions})
         behind = _behind(committed, stable)  # no marker holds them up any more
     lost = set(made_again(wire, [each for each in committed if each.identity in behind]))
     lost |= _cut_off(wire, committed, behind, Deadline(deadline_s))
@@ -249,21 +249,21 @@ def require_committed_everywhere(
 
 
 def _behind(
-    committed: Sequence[PreparedTransaction], stable: Mapping[Place, int]
-) -> dict[TransactionIdentity, set[Place]]:
+    committed: Sequence[PreparedTransaction], stable: Mapping[TopicPartition, int]
+) -> dict[TransactionIdentity, set[TopicPartition]]:
     """Return the partitions in which readers do not get past a transaction's rows."""
-    behind: dict[TransactionIdentity, set[Place]] = defaultdict(set)
+    behind: dict[TransactionIdentity, set[TopicPartition]] = defaultdict(set)
     for each in committed:
         for at in each.written:
-            if stable.get(at.place, at.last + 1) <= at.last:
-                behind[each.identity].add(at.place)
+            if stable.get(at.tp, at.last + 1) <= at.last:
+                behind[each.identity].add(at.tp)
     return behind
 
 
 def _cut_off(
     wire: ConnectionPool,
     committed: Sequence[PreparedTransaction],
-    behind: Mapping[TransactionIdentity, Collection[Place]],
+    behind: Mapping[TransactionIdentity, Collection[TopicPartition]],
     deadline: Deadline,
 ) -> set[TransactionIdentity]:
     """Return the transactions before whose last row the log of a partition in ``behind`` ends."""
@@ -271,42 +271,42 @@ def _cut_off(
         (each.identity, at)
         for each in committed
         for at in each.written
-        if at.place in behind.get(each.identity, ())
+        if at.tp in behind.get(each.identity, ())
     ]
-    lasts: dict[Place, int] = {}
+    lasts: dict[TopicPartition, int] = {}
     for _, at in held:
-        lasts[at.place] = max(at.last, lasts.get(at.place, 0))
-    ends = {place: _end_of_log(wire, place, last, deadline) for place, last in lasts.items()}
-    return {identity for identity, at in held if ends[at.place] <= at.last}
+        lasts[at.tp] = max(at.last, lasts.get(at.tp, 0))
+    ends = {tp: _end_of_log(wire, tp, last, deadline) for tp, last in lasts.items()}
+    return {identity for identity, at in held if ends[at.tp] <= at.last}
 
 
-def _end_of_log(wire: ConnectionPool, place: Place, last: int, deadline: Deadline) -> int:
+def _end_of_log(wire: ConnectionPool, tp: TopicPartition, last: int, deadline: Deadline) -> int:
     """Return where the log ends; for a while nobody believes that it ends before the row ``last``.
 
     A former leader may have answered.
     """
     grace, again = Deadline(GRACE_S), False
     while True:
-        leader = (wire.cluster.find_leaders(place[0], refresh=again) or {}).get(place[1])
+        leader = (wire.cluster.find_leaders(tp[0], refresh=again) or {}).get(tp[1])
         again = True
-        found = None if leader is None else log_ends(wire, *place, leader=leader)
+        found = None if leader is None else log_ends(wire, *tp, leader=leader)
         if found is not None and (found.next > last or grace.expired):
             return found.next
         if not deadline.pause():
             raise KafkaUnavailableError(
-                f"The leader of partition {place[1]} of topic {place[0]!r} does not say where its "
+                f"The leader of partition {tp[1]} of topic {tp[0]!r} does not say where its "
                 f"log ends within {deadline}. Check that all brokers run, then ask again."
             )
 
 
 def require_ended_everywhere(
-    wire: ConnectionPool, places: Places, *, commit: bool, deadline_s: float = 60.0
+    wire: ConnectionPool, partitions: OpenPartitions, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
     """Check that transactions have ended in every partition, and write the missing markers.
 
     Args:
         wire: the connections.
-        places: the partitions of transactions for which EndTxn has answered with success.
+        partitions: the partitions of transactions for which EndTxn has answered with success.
         commit: whether they end with a commit; else with an abort.
         deadline_s: how long coordinators may take to write markers, and leaders be away.
 
@@ -314,10 +314,10 @@ def require_ended_everywhere(
         KafkaError, KafkaUnavailableError: as :func:`require_committed_everywhere`.
     """
     deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
-    while unmarked := _unmarked(wire, places, deadline):
+    while unmarked := _unmarked(wire, partitions, deadline):
         ours = set(unmarked.values())
         if not (left := not_ended_yet(wire, ours, deadline_s=deadline.remaining)):
-            for each, identity in _unmarked(wire, places, deadline).items():
+            for each, identity in _unmarked(wire, partitions, deadline).items():
                 if each in unmarked:
                     _write(wire, each, identity, commit=commit, deadline=deadline)
             return
@@ -341,12 +341,12 @@ def require_nothing_older(
         TopicError: a topic does not exist any more, or may not be read.
         KafkaUnavailableError: some broker did not answer.
     """
-    began: dict[Place, dict[int, int]] = defaultdict(dict)
+    began: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for each in prepared:
         for at in each.written:
             began[at.topic, at.partition][each.producer_id] = at.first
     stable = positions(wire, set(began), LATEST)
-    behind = {place for place, firsts in began.items() if stable[place] < min(firsts.values())}
+    behind = {tp for tp, firsts in began.items() if stable[tp] < min(firsts.values())}
     for found in sorted(open_in_partitions(wire, behind, Deadline(deadline_s))):
         first = began[found.topic, found.partition].get(found.producer_id)
         if first is not None and found.start < first:
@@ -359,27 +359,29 @@ def require_nothing_older(
             )
 
 
-def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place, int]:
+def _last_stable(
+    wire: ConnectionPool, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return the last stable offset of each partition, without topics that are gone."""
-    found: dict[Place, int] = {}
-    for topic in {topic for topic, _ in places}:
+    found: dict[TopicPartition, int] = {}
+    for topic in {topic for topic, _ in partitions}:
         with suppress(TopicError):
-            found |= positions(wire, {each for each in places if each[0] == topic}, LATEST)
+            found |= positions(wire, {each for each in partitions if each[0] == topic}, LATEST)
     return found
 
 
 def _unmarked(
-    wire: ConnectionPool, places: Places, deadline: Deadline
+    wire: ConnectionPool, partitions: OpenPartitions, deadline: Deadline
 ) -> dict[HangingTransaction, TransactionIdentity]:
     """Return the transactions still open in partitions, without later ones of their producers."""
-    whose = {(each.producer_id, each.producer_epoch): each for each in places}
-    wanted = {place for each in places.values() for place in each}
-    opened = open_in_partitions(wire, wanted, deadline)
-    found = {each: whose.get((each.producer_id, each.producer_epoch)) for each in opened}
+    whose = {(each.producer_id, each.producer_epoch): each for each in partitions}
+    wanted = {tp for each in partitions.values() for tp in each}
+    still_open = open_in_partitions(wire, wanted, deadline)
+    found = {each: whose.get((each.producer_id, each.producer_epoch)) for each in still_open}
     return {
         each: identity
         for each, identity in found.items()
-        if identity is not None and (each.topic, each.partition) in places[identity]
+        if identity is not None and (each.topic, each.partition) in partitions[identity]
     }
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
@@ -16,7 +17,7 @@ from airflow_eos.kafka.client.messages import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.kafka.client.offsets import LATEST, Place, by_topic, positions
+from airflow_eos.kafka.client.offsets import LATEST, by_topic, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     AIRFLOW_EOS,
@@ -74,8 +75,8 @@ def open_places(
     """
     ids = {each.transactional_id for each in identities}
     found = described(wire, ids, Deadline(deadline_s))
-    opened = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
-    return {each.identity: each.partitions for each in opened if each.identity in identities}
+    still_open = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
+    return {each.identity: each.partitions for each in still_open if each.identity in identities}
 
 
 def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline) -> list[Any]:
@@ -168,7 +169,7 @@ def list_open(
     wire: ConnectionPool,
     prefix: str,
     *,
-    besides: Collection[TransactionIdentity] = (),
+    except_known: Collection[TransactionIdentity] = (),
     deadline_s: float = 60.0,
 ) -> tuple[OpenTransaction, ...]:
     """List the open transactions ``<prefix>-eos-<task>-<attempt>``, sorted by id.
@@ -179,7 +180,7 @@ def list_open(
     Args:
         wire: the connections.
         prefix: the prefix that the ids share.
-        besides: known open transactions, left out to save describing them. Listing tells no
+        except_known: known open transactions, left out to save describing them. Listing tells no
             epoch, so a later transaction with the same id and producer id is left out, too.
         deadline_s: how long brokers may be away.
 
@@ -192,12 +193,12 @@ def list_open(
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
-    if not besides:  # a batch lists again with the next one; other callers need all now
+    if not except_known:  # a batch lists again with the next one; other callers need all now
         wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
-    found -= {(known.transactional_id, known.producer_id) for known in besides}
+    found -= {(known.transactional_id, known.producer_id) for known in except_known}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
-    return _opened(wire, ids, deadline)
+    return _open_transactions(wire, ids, deadline)
 
 
 def untimed(wire: ConnectionPool, prefix: str) -> list[OpenTransaction]:
@@ -219,7 +220,8 @@ def list_lookalikes(
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}.*"), deadline)
     ids = {i for i, _ in found if whose(i, prefix)}
     return tuple(
-        (each, whose(each.transactional_id, prefix)) for each in _opened(wire, ids, deadline)
+        (each, whose(each.transactional_id, prefix))
+        for each in _open_transactions(wire, ids, deadline)
     )
 
 
@@ -234,9 +236,11 @@ def listed_ids(wire: ConnectionPool, pattern: str, deadline: Deadline) -> set[st
     return {i for i, _ in _listed(wire, _in_states(wire, pattern, []), deadline)}
 
 
-def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
-    opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
-    return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
+def _open_transactions(
+    wire: ConnectionPool, ids: set[str], deadline: Deadline
+) -> tuple[OpenTransaction, ...]:
+    still_open = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
+    return tuple(sorted(map(open_transaction, still_open), key=lambda t: t.identity))
 
 
 def held_by_coordinators(
@@ -432,7 +436,7 @@ class HangingTransaction:
 
 
 def open_in_partitions(
-    wire: ConnectionPool, partitions: Collection[Place], deadline: Deadline
+    wire: ConnectionPool, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> set[HangingTransaction]:
     """Return the transactions open on the partitions' leaders, known to a coordinator or not.
 
@@ -440,14 +444,12 @@ def open_in_partitions(
         KafkaUnavailableError: a leader did not answer in time.
     """
     if partitions and not wire.cluster.capabilities().speak(DescribeProducersRequest):
-        return {
-            each for place in sorted(partitions) for each in _open_by_log(wire, place, deadline)
-        }
+        return {each for tp in sorted(partitions) for each in _open_by_log(wire, tp, deadline)}
     found: set[HangingTransaction] = set()
     left = sorted(partitions)
     refresh = False
     while left:
-        again: list[Place] = []
+        again: list[TopicPartition] = []
         for asked, answer in _describe(wire, left, refresh=refresh):
             if answer is None:
                 again.append(asked)
@@ -464,7 +466,7 @@ def open_in_partitions(
 
 
 def _open_by_log(
-    wire: ConnectionPool, place: Place, deadline: Deadline
+    wire: ConnectionPool, tp: TopicPartition, deadline: Deadline
 ) -> list[HangingTransaction]:
     """Return a partition's open transactions by its log, for brokers without DescribeProducers.
 
@@ -472,9 +474,9 @@ def _open_by_log(
     and no marker behind them, is open.
     """
     span = OffsetSpan(
-        *place,
-        first=positions(wire, [place], LATEST)[place],
-        until=positions(wire, [place], LATEST, committed_only=False)[place],
+        *tp,
+        first=positions(wire, [tp], LATEST)[tp],
+        until=positions(wire, [tp], LATEST, committed_only=False)[tp],
     )
     found: dict[int, HangingTransaction] = {}
     for batches in read_span(
@@ -486,7 +488,7 @@ def _open_by_log(
             elif batch.is_transactional:
                 known = found.get(batch.producer_id)
                 found[batch.producer_id] = HangingTransaction(
-                    *place,
+                    *tp,
                     start=batch.base_offset if known is None else known.start,
                     producer_id=batch.producer_id,
                     producer_epoch=batch.producer_epoch,
@@ -504,11 +506,11 @@ def _open_by_log(
 
 
 def _describe(
-    wire: ConnectionPool, partitions: list[Place], *, refresh: bool
-) -> Iterator[tuple[Place, Any]]:
+    wire: ConnectionPool, partitions: list[TopicPartition], *, refresh: bool
+) -> Iterator[tuple[TopicPartition, Any]]:
     """Yield each partition with its leader's answer, or None: ask again. One request per leader."""
     leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
-    shares: defaultdict[int | None, list[Place]] = defaultdict(list)
+    shares: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
     for topic, partition in partitions:
         shares[leaders[topic].get(partition)].append((topic, partition))
     sent = {
@@ -530,14 +532,14 @@ def _describe(
             yield (topic, partition), answer if said else None
 
 
-def _producers_of(places: list[Place]) -> DescribeProducersRequest:
+def _producers_of(partitions: list[TopicPartition]) -> DescribeProducersRequest:
     asked = DescribeProducersRequest.TopicRequest
     return DescribeProducersRequest(
-        topics=[asked(name=t, partition_indexes=found) for t, found in by_topic(places).items()]
+        topics=[asked(name=t, partition_indexes=found) for t, found in by_topic(partitions).items()]
     )
 
 
-def _open_of(where: Place, answer: Any) -> set[HangingTransaction]:
+def _open_of(where: TopicPartition, answer: Any) -> set[HangingTransaction]:
     topic, partition = where
     return {
         HangingTransaction(

@@ -34,10 +34,10 @@ from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.protocol.decision import Decision, OpenWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Owner, Ownership
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
-    from airflow_eos.kafka.client.consumer_groups import Place
 
 KIND = "consumer_group"
 BEGAN = -1
@@ -62,7 +62,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
     drained: str | None = None
     attempt: int = 0
 
-    def beside(self, offsets: Offsets) -> dict[Place, CommittedOffset]:
+    def beside(self, offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets, each with this mark as its metadata."""
         text = msgspec.json.encode(_MetadataText(self)).decode()
         return {
@@ -75,7 +75,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
 class _MetadataText(msgspec.Struct, frozen=True):
     """The JSON of the metadata: the mark under this package's name; both may get more fields."""
 
-    mark: OffsetMetadata = msgspec.field(name="airflow-eos")
+    metadata: OffsetMetadata = msgspec.field(name="airflow-eos")
 
 
 class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,10 +101,10 @@ class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from error
 
 
-def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
+def metadata_of(committed: CommittedOffset) -> OffsetMetadata | None:
     """Return the mark beside an offset; None where another program has committed the offset."""
     try:
-        return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
+        return msgspec.json.decode(committed.metadata, type=_MetadataText).metadata
     except (msgspec.MsgspecError, RecursionError):
         return None
 
@@ -125,13 +125,13 @@ def work_of(
     )
 
 
-def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
+def foreign(group: str, metadata: OffsetMetadata) -> OwnershipError:
     """Return the error for a group that shows the offsets of another pipeline."""
     return OwnershipError(
-        f"Consumer group {group!r} shows how far another pipeline is (its id is {mark.pipeline}, "
-        f"batch {mark.batch}): two would overwrite each other. Name another group; or, where that "
-        "pipeline is gone for good, delete this one: kafka-consumer-groups --delete --group "
-        f"{group}. Then start again."
+        f"Consumer group {group!r} shows how far another pipeline is (its id is "
+        f"{metadata.pipeline}, batch {metadata.batch}): two would overwrite each other. Name "
+        "another group; or, where that pipeline is gone for good, delete this one: "
+        f"kafka-consumer-groups --delete --group {group}. Then start again."
     )
 
 
@@ -189,9 +189,9 @@ class ConsumerGroupParticipant:
             for work in works
         }
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """Return no open work: its Kafka transaction is begun and ended within a commit."""
-        del besides
+        del except_known
         return ()
 
     def claim(self, owner: Owner) -> None:
@@ -216,21 +216,23 @@ class ConsumerGroupParticipant:
         self._wire.close()
 
     def _missing(
-        self, wanted: BatchOffsets, committed: Mapping[Place, CommittedOffset]
-    ) -> Mapping[Place, CommittedOffset]:
+        self, wanted: BatchOffsets, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets to set: all of ``wanted``; none where the group is there or further.
 
         Raises:
             OwnershipError: another pipeline goes on with this group.
         """
-        marks = [mark for each in committed.values() if (mark := mark_of(each)) is not None]
-        for mark in marks:
-            if mark.pipeline != wanted.pipeline:
-                raise foreign(self.group, mark)
-        if any(mark.batch > wanted.batch for mark in marks):
+        all_metadata = [
+            metadata for each in committed.values() if (metadata := metadata_of(each)) is not None
+        ]
+        for metadata in all_metadata:
+            if metadata.pipeline != wanted.pipeline:
+                raise foreign(self.group, metadata)
+        if any(metadata.batch > wanted.batch for metadata in all_metadata):
             return {}
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
-        there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
+        there = {tp for tp in goal if tp in committed and _is_of(committed[tp], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
         # Refreshed: a deleted topic's offsets are gone, and a cached leader would make us wait.
         leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)
@@ -242,8 +244,11 @@ class ConsumerGroupParticipant:
 
 
 def _is_of(committed: CommittedOffset, wanted: BatchOffsets) -> bool:
-    mark = mark_of(committed)
-    return mark is not None and (mark.pipeline, mark.batch) == (wanted.pipeline, wanted.batch)
+    metadata = metadata_of(committed)
+    return metadata is not None and (metadata.pipeline, metadata.batch) == (
+        wanted.pipeline,
+        wanted.batch,
+    )
 
 
 def connect(

@@ -27,14 +27,15 @@ from airflow_eos.kinds.consumer_group.participant import (
     OffsetMetadata,
     Offsets,
     foreign,
-    mark_of,
+    metadata_of,
     work_of,
 )
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.protocol.decision import PreparedWork
-    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset
     from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant
 
 _OURS = "airflow-eos"
@@ -88,15 +89,15 @@ class ConsumerGroup:
 
         with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
             committed = GroupCoordinator(wire, self.group_id).read()
-            places = [(topic, each) for topic in topics for each in wire.cluster.leaders(topic)]
+            partitions = [(topic, each) for topic in topics for each in wire.cluster.leaders(topic)]
         found: dict[str, dict[str, int]] = {}
-        for topic, partition in sorted(places):
+        for topic, partition in sorted(partitions):
             known = committed.get((topic, partition))
             offset = _EARLIEST if known is None else known.offset
             found.setdefault(topic, {})[str(partition)] = offset
         return msgspec.json.encode(found).decode()
 
-    def opened(self, store: CheckpointStore) -> GroupProgress:
+    def connected(self, store: CheckpointStore) -> GroupProgress:
         """Connect to the group, for the pipeline of ``store``; close its participant when done.
 
         Raises:
@@ -146,24 +147,24 @@ class GroupState:
     Attributes:
         group: its id.
         offsets: the committed offsets.
-        marks: the distinct marks beside the offsets; None for offsets of another program.
+        metadata: the distinct marks beside the offsets; None for offsets of another program.
     """
 
     group: str
     offsets: Offsets
-    marks: frozenset[OffsetMetadata | None]
+    metadata: frozenset[OffsetMetadata | None]
 
     @classmethod
-    def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
+    def of(cls, group: str, committed: Mapping[TopicPartition, CommittedOffset]) -> GroupState:
         """Make the state from the group's committed offsets."""
         offsets: Offsets = {}
         for (topic, partition), each in committed.items():
             offsets.setdefault(topic, {})[partition] = each.offset
-        return cls(group, offsets, frozenset(mark_of(each) for each in committed.values()))
+        return cls(group, offsets, frozenset(metadata_of(each) for each in committed.values()))
 
     def began(self, pipeline: str) -> bool:
         """Whether that pipeline has taken the group over, and committed nothing since."""
-        return self.marks == {OffsetMetadata(pipeline, BEGAN)}
+        return self.metadata == {OffsetMetadata(pipeline, BEGAN)}
 
     def require_own(self, pipeline: str) -> None:
         """Refuse offsets that another pipeline, or another program, has committed.
@@ -171,16 +172,16 @@ class GroupState:
         Raises:
             OwnershipError: with the owner and how to go on.
         """
-        for mark in self.marks:
-            if mark is None:
+        for metadata in self.metadata:
+            if metadata is None:
                 raise OwnershipError(
                     f"Consumer group {self.group!r} has offsets that no pipeline of this package "
                     "has committed; they would be overwritten. Name another group, or delete this "
                     f"one: kafka-consumer-groups --delete --group {self.group}. To go on from "
                     "there: ConsumerGroup(resume=True) or --resume-from-group (docs/sinks.md)."
                 )
-            if mark.pipeline != pipeline:
-                raise foreign(self.group, mark)
+            if metadata.pipeline != pipeline:
+                raise foreign(self.group, metadata)
 
     def require_drained(self) -> OffsetMetadata | None:
         """Refuse a group whose pipeline was not drained; return the mark of where it ended.
@@ -195,22 +196,22 @@ class GroupState:
                 f"Consumer group {self.group!r} has no offsets to go on from. Give another start "
                 "position; the group gets its offsets with the first batch."
             )
-        if self.marks == {None}:
+        if self.metadata == {None}:
             return None
-        mark = next(iter(self.marks)) if len(self.marks) == 1 else None
-        if mark is None:
+        metadata = next(iter(self.metadata)) if len(self.metadata) == 1 else None
+        if metadata is None:
             raise OwnershipError(
                 f"Consumer group {self.group!r} has offsets of several hands: somebody has reset "
                 f"some of them, or pipelines have shared it. {_BY_HAND}"
             )
-        if mark.drained is None and mark.batch != BEGAN:
+        if metadata.drained is None and metadata.batch != BEGAN:
             raise OwnershipError(
-                f"Consumer group {self.group!r} is where batch {mark.batch} of pipeline "
-                f"{mark.pipeline} ended, and that pipeline was not drained after it: more may be "
-                "promised or delivered. Restore its checkpoint, start it, and drain it "
+                f"Consumer group {self.group!r} is where batch {metadata.batch} of pipeline "
+                f"{metadata.pipeline} ended, and that pipeline was not drained after it: more may "
+                "be promised or delivered. Restore its checkpoint, start it, and drain it "
                 f"(airflow-eos drain). {_BY_HAND}"
             )
-        return mark
+        return metadata
 
 
 _BY_HAND = (
@@ -231,7 +232,7 @@ _REFRESH_S = 6 * 3600.0
 
 
 class GroupProgress:
-    """See :class:`~airflow_eos.core.delivery.port.Progress`.
+    """See :class:`~airflow_eos.core.delivery.port.OffsetCommit`.
 
     Args:
         participant: the participant of the group.
@@ -249,35 +250,35 @@ class GroupProgress:
         self._closed = threading.Event()
 
     def former(self, pipeline: str) -> Former | None:
-        """See :meth:`Progress.former`."""
-        standing = self._standing()
-        if newest_planned(self._store) is not None or standing.began(pipeline):
+        """See :meth:`OffsetCommit.former`."""
+        state = self._state()
+        if newest_planned(self._store) is not None or state.began(pipeline):
             return None
         if not self._resume:
-            standing.require_own(pipeline)
+            state.require_own(pipeline)
             return None
-        mark = standing.require_drained()
-        if mark is None:
+        metadata = state.require_drained()
+        if metadata is None:
             return None
         # A pipeline that only began has claimed the outputs all the same.
-        return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
+        return Former(metadata.pipeline, None if metadata.drained is None else _decision(metadata))
 
     def begin(self) -> None:
-        """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""
+        """See :meth:`OffsetCommit.begin`: an empty checkpoint that goes on takes the group over."""
         threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
         if newest_planned(self._store) is not None:
             self.participant.offsets.replace(self._going_on)
-        standing, ours = self._standing(), OffsetMetadata(self._pipeline, BEGAN)
-        if not standing.began(ours.pipeline):
+        state, ours = self._state(), OffsetMetadata(self._pipeline, BEGAN)
+        if not state.began(ours.pipeline):
             if newest_planned(self._store) is not None or not self._resume:
                 return
-            standing.require_drained()
-            self.participant.offsets.replace(lambda committed: _taken(committed, standing, ours))
-            taken = self._standing()
+            state.require_drained()
+            self.participant.offsets.replace(lambda committed: _taken(committed, state, ours))
+            taken = self._state()
             if not taken.began(ours.pipeline):
                 taken.require_own(ours.pipeline)
         # Also where an earlier run has taken the group over: its source may have begun elsewhere.
-        self._began_at = standing.offsets
+        self._began_at = state.offsets
 
     def close(self) -> None:
         """Stop refreshing the group's offsets."""
@@ -292,28 +293,30 @@ class GroupProgress:
                 log.exception("group_not_refreshed")
 
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
-        """See :meth:`Progress.drained`; marks nothing where the group is at another batch."""
+        """See :meth:`OffsetCommit.drained`; marks nothing where the group is at another batch."""
         pipeline = self._pipeline
-        mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
+        metadata = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
-        def marked(committed: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
+        def with_drain(
+            committed: Mapping[TopicPartition, CommittedOffset],
+        ) -> Mapping[TopicPartition, CommittedOffset]:
             # Asked while the transactional id is ours: a newer driver takes its term, then the id.
-            standing = GroupState.of(self.participant.group, committed)
-            if standing.marks != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
+            state = GroupState.of(self.participant.group, committed)
+            if state.metadata != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
                 return {}
-            return mark.beside(standing.offsets)
+            return metadata.beside(state.offsets)
 
-        self.participant.offsets.replace(marked)
+        self.participant.offsets.replace(with_drain)
 
     def _going_on(
-        self, committed: Mapping[Place, CommittedOffset]
-    ) -> Mapping[Place, CommittedOffset]:
+        self, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets without a drain's mark, which is void once the pipeline goes on."""
-        standing = GroupState.of(self.participant.group, committed)
-        mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
-        if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
+        state = GroupState.of(self.participant.group, committed)
+        metadata = next(iter(state.metadata)) if len(state.metadata) == 1 else None
+        if metadata is None or metadata.pipeline != self._pipeline or metadata.drained is None:
             return {}
-        return OffsetMetadata(mark.pipeline, mark.batch).beside(standing.offsets)
+        return OffsetMetadata(metadata.pipeline, metadata.batch).beside(state.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         """Return one piece of work: the offsets at which the batch's Kafka sources end."""
@@ -326,7 +329,7 @@ class GroupProgress:
         now_ms = time.time_ns() // 1_000_000
         return (work_of(PROGRESS, self._pipeline, batch_id, attempt, reached, now_ms),)
 
-    def _standing(self) -> GroupState:
+    def _state(self) -> GroupState:
         return GroupState.of(self.participant.group, self.participant.offsets.read())
 
     @cached_property
@@ -354,15 +357,17 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
     return found
 
 
-def refresh_once() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
+def refresh_once() -> Callable[
+    [Mapping[TopicPartition, CommittedOffset]], Mapping[TopicPartition, CommittedOffset]
+]:
     """Return a change that commits the standing offsets once; nothing when retried after a race."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}
 
 
 def _taken(
-    committed: Mapping[Place, CommittedOffset], expected: GroupState, ours: OffsetMetadata
-) -> Mapping[Place, CommittedOffset]:
+    committed: Mapping[TopicPartition, CommittedOffset], expected: GroupState, ours: OffsetMetadata
+) -> Mapping[TopicPartition, CommittedOffset]:
     """Return the expected offsets under our mark; nothing where the group has changed since."""
     if GroupState.of(expected.group, committed) != expected:
         return {}
@@ -386,14 +391,14 @@ def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> N
         )
 
 
-def _decision(mark: OffsetMetadata) -> Decision:
+def _decision(metadata: OffsetMetadata) -> Decision:
     """Return the decision that a mark names, with placeholders for what the mark lacks."""
     return Decision(
-        batch_id=mark.batch,
-        attempt=mark.attempt,
+        batch_id=metadata.batch,
+        attempt=metadata.attempt,
         verdict=Verdict.COMMIT,
         offsets="in the consumer group",
-        decided_by=f"pipeline {mark.pipeline}",
+        decided_by=f"pipeline {metadata.pipeline}",
         decided_at_ms=0,
-        nonce=str(mark.drained),
+        nonce=str(metadata.drained),
     )

@@ -76,7 +76,7 @@ def misfit(rows: Fields, table: Fields) -> str | None:
 
 
 def _within(kind: Any) -> list[tuple[bool, Any]]:
-    """See :data:`Within`."""
+    """Return nullability and type of each child of a struct, an array or a map."""
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":
@@ -197,14 +197,14 @@ _REFUSED_UNLESS = {
 
 
 @dataclass(frozen=True, repr=False)
-class DeltaPlace:
+class DeltaFolder:
     """Where a Delta table is: a path or URL, and how a bucket is reached, as pairs."""
 
     location: str
     storage_options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, location: str, storage_options: Mapping[str, str] | None) -> DeltaPlace:
+    def of(cls, location: str, storage_options: Mapping[str, str] | None) -> DeltaFolder:
         """Return the place of a table, alike for each way to write its location."""
         return cls(str(located(location)), tuple(sorted((storage_options or {}).items())))
 
@@ -232,7 +232,7 @@ class DeltaPlace:
         return table_files(self.location, dict(self.storage_options))
 
 
-def opened(folder: DeltaPlace) -> DeltaTable:
+def loaded_table(folder: DeltaFolder) -> DeltaTable:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
@@ -249,7 +249,7 @@ def partitions_of(table: DeltaTable) -> DeltaPartitions:
     return DeltaPartitions(pa.schema([columns.field(name) for name in by]))
 
 
-def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
+def refuse(folder: DeltaFolder, table: DeltaTable) -> None:
     """Refuse a table that we cannot write, or that forgets its witnesses.
 
     Raises:
@@ -287,7 +287,7 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
 
 
 def require_fit(
-    folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
+    folder: DeltaFolder, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
 ) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
@@ -316,25 +316,25 @@ def require_fit(
         )
 
 
-def _as_it_is(folder: DeltaPlace) -> DeltaTable:
+def _as_it_is(folder: DeltaFolder) -> DeltaTable:
     """Load the table, for each batch: of one opened before, read only the new part of its log."""
-    table = _opened_once(folder)
+    table = _loaded_once(folder)
     with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
         table.update_incremental()
         (newest,) = folder.files.find([f"{_LOG}/{table.version():020d}.json"])
         if newest is not None:
             return table
-    _opened_once.cache_clear()
-    return _opened_once(folder)
+    _loaded_once.cache_clear()
+    return _loaded_once(folder)
 
 
 @lru_cache(maxsize=64)
-def _opened_once(folder: DeltaPlace) -> DeltaTable:
-    return opened(folder)
+def _loaded_once(folder: DeltaFolder) -> DeltaTable:
+    return loaded_table(folder)
 
 
 @contextlib.contextmanager
-def asked(folder: DeltaPlace) -> Iterator[None]:
+def asked(folder: DeltaFolder) -> Iterator[None]:
     """Translate errors of delta-rs and the disk into StoreError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -399,7 +399,7 @@ class DeltaLog:
 
     data = ""
 
-    def __init__(self, folder: DeltaPlace, table_id: str) -> None:
+    def __init__(self, folder: DeltaFolder, table_id: str) -> None:
         self.folder = folder
         self.files = folder.files
         self._table_id = table_id
@@ -412,7 +412,7 @@ class DeltaLog:
 
     def look(self) -> DeltaSnapshot:
         """See :meth:`LakeTable.look`: load a new snapshot."""
-        table = opened(self.folder)
+        table = loaded_table(self.folder)
         found = str(table.metadata().id)
         if found != self._table_id:
             raise StoreError(
@@ -426,7 +426,7 @@ class DeltaLog:
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: DeltaPlace, table: DeltaTable, seen: Seen | None = None) -> None:
+    def __init__(self, folder: DeltaFolder, table: DeltaTable, seen: Seen | None = None) -> None:
         self._folder = folder
         self._files = folder.files
         self._table = table
@@ -605,7 +605,7 @@ class DeltaSnapshot:
         self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """See :attr:`TableSnapshot.place`."""
         return {"version": self._table.version()}
 
@@ -651,7 +651,7 @@ class DeltaSnapshot:
         return json.loads(self._table.schema().to_json())
 
 
-def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
+def publish(folder: DeltaFolder, files: Sequence[DataFile]) -> None:
     """Make a task's rows visible at once, among concurrent writes, at least once.
 
     Raises:
@@ -662,7 +662,7 @@ def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
         if waits:
             after.callback(folder.files.remove, [file.path for file in files])
         for _ in range(_TRIES_AT_ONCE):
-            table = opened(folder)
+            table = loaded_table(folder)
             refuse(folder, table)
             view = DeltaSnapshot(folder, table, seen)
             view.check(files)
@@ -701,7 +701,7 @@ class DeltaParticipant(LakeParticipant):
 
 
 def made(
-    folder: DeltaPlace, *, name: str, application: str, store: CheckpointStore
+    folder: DeltaFolder, *, name: str, application: str, store: CheckpointStore
 ) -> LakeParticipant:
     """Make the participant of a sink that starts.
 
@@ -710,7 +710,7 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     require_library()
-    table = opened(folder)
+    table = loaded_table(folder)
     refuse(folder, table)
     log = DeltaLog(folder, str(table.metadata().id))
     return DeltaParticipant(log, name=name, application=application, store=store)
@@ -738,7 +738,7 @@ def connect(
     if folder is None or table_id is None or application is None:
         raise ConfigurationError(f"{member} has no table: eos/pipeline.json is not of Delta.")
     kept = checkpoint_of(member, store)
-    log = DeltaLog(DeltaPlace.of(folder, how if isinstance(how, Mapping) else None), table_id)
+    log = DeltaLog(DeltaFolder.of(folder, how if isinstance(how, Mapping) else None), table_id)
     log.look()
     return DeltaParticipant(log, name=member.name, application=application, store=kept)
 

@@ -26,9 +26,9 @@ from airflow_eos.kinds.delta.participant import (
     KIND,
     PARTITIONED_BY,
     SPARED_MS,
-    DeltaPlace,
+    DeltaFolder,
+    loaded_table,
     made,
-    opened,
     partitions_of,
     publish,
     require_fit,
@@ -111,9 +111,9 @@ class DeltaSink:
         table_files(self.table_uri, self.storage_options)
 
     @property
-    def folder(self) -> DeltaPlace:
+    def folder(self) -> DeltaFolder:
         """The place of the table."""
-        return DeltaPlace.of(self.table_uri, self.storage_options)
+        return DeltaFolder.of(self.table_uri, self.storage_options)
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
         """See :meth:`Sink.bound`: the sink notes its files in that checkpoint, and has its table.
@@ -126,7 +126,7 @@ class DeltaSink:
         require_library()
         if self.create is not None:
             _create(self.folder, self.create)
-        return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
+        return replace(self, store=store, partitions=partitions_of(loaded_table(self.folder)))
 
     def distribution(self) -> list[str]:
         """See ``core/delivery/task.py``: the columns whose rows go to one task."""
@@ -168,13 +168,13 @@ class DeltaSink:
         require_fit(self.folder, schema.json(), self.upsert, evolves=evolves)
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
             self._spec(),
             task,
-            attempt,
+            task_attempt,
             store=store,
             publish=partial(publish, self.folder),
         )
@@ -220,7 +220,7 @@ class DeltaSink:
         )
 
 
-def _create(folder: DeltaPlace, new: NewTable) -> None:
+def _create(folder: DeltaFolder, new: NewTable) -> None:
     """Make the table if it is not there; one that is there stays as it is.
 
     Raises:

@@ -28,14 +28,14 @@ from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_ow
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.folder import (
     KIND,
-    Marked,
+    FolderInstance,
     OwnedFolder,
     files_of,
     require_form,
     visible_of,
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestParticipant
-from airflow_eos.kinds.files.place import StagedFolder
+from airflow_eos.kinds.files.storage import StagedFolder
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -58,7 +58,7 @@ class FilesParticipant(OwnedFolder):
             for file in each
             if identity not in lost
         ]
-        published = dict(zip(moves, self._place.publish(moves), strict=True))
+        published = dict(zip(moves, self._storage.publish(moves), strict=True))
         became = {
             identity: Outcome.COMMITTED
             if all(published.get((file.prepared, file.visible)) for file in each)
@@ -71,14 +71,14 @@ class FilesParticipant(OwnedFolder):
             for file in each
             if became[identity] is Outcome.COMMITTED
         ]
-        self._place.settle(file.visible for file in done)
-        self._place.remove([file.prepared for file in done])
+        self._storage.settle(file.visible for file in done)
+        self._storage.remove([file.prepared for file in done])
         return became
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; visible files stay."""
         require_own(works, KIND, self._name)
-        return {work: self._place.ended(self._prepared(work.key)) for work in works}
+        return {work: self._storage.ended(self._prepared(work.key)) for work in works}
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; False for work of which a part is visible, and stays so."""
@@ -86,7 +86,7 @@ class FilesParticipant(OwnedFolder):
         visible = {work: self._visible(work.key) for work in works}
         ended = self.abort(works)
         return {
-            work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
+            work: ended[work] and not any(size is not None for size in self._storage.sizes(paths))
             for work, paths in visible.items()
         }
 
@@ -97,8 +97,10 @@ class FilesParticipant(OwnedFolder):
 
     def _visible(self, key: str) -> list[str]:
         """Return where files of prepared work are visible, if they are."""
-        if self._place.moves:  # what is visible is not prepared any more: a look at all of them
-            return [each.path for each in self._place.below("") if each.name.startswith(f"{key}.")]
+        if self._storage.moves:  # what is visible is not prepared any more: a look at all of them
+            return [
+                each.path for each in self._storage.below("") if each.name.startswith(f"{key}.")
+            ]
         return [visible_of(path, self._name, key) for path in self._prepared(key)]
 
     def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
@@ -106,34 +108,34 @@ class FilesParticipant(OwnedFolder):
 
         A bucket has no half objects: there, work of one file is only asked for when published.
         """
-        on_a_disk = self._place.store.is_on_a_disk
+        on_a_disk = self._storage.store.is_on_a_disk
         asked = [
             (work, file)
             for work, each in files.items()
             if len(each) > 1 or on_a_disk
             for file in each
         ]
-        sizes = self._place.sizes([file.prepared for _, file in asked])
+        sizes = self._storage.sizes([file.prepared for _, file in asked])
         altered = self._altered([file for _, file in asked]) if on_a_disk else set()
         missing = [
             each
             for each, size in zip(asked, sizes, strict=True)
             if size != each[1].size or each[1].prepared in altered
         ]
-        visible = self._place.sizes([file.visible for _, file in missing])
+        visible = self._storage.sizes([file.visible for _, file in missing])
         found = zip(missing, visible, strict=True)
         return {work for (work, file), size in found if size != file.size}
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
         """Return the outcome of work with a file that was missed; OPEN work is published again."""
-        self._marked.require()
+        self._instance.require()
         outcome = self._outcome(files)
         if outcome is Outcome.OPEN:
-            self._place.publish([(file.prepared, file.visible) for file in files])
+            self._storage.publish([(file.prepared, file.visible) for file in files])
             outcome = self._outcome(files)
         if outcome is Outcome.OPEN:  # rule 5 forbids its end
             raise StoreError(
-                f"The files of {files[0].prepared} in {self._place.address} are all there, and "
+                f"The files of {files[0].prepared} in {self._storage.address} are all there, and "
                 "could not be published twice: something was missing each time. Does a job remove "
                 "empty folders there, or unfinished uploads at once? Nothing of them was removed: "
                 "they stay promised. Try again."
@@ -143,15 +145,15 @@ class FilesParticipant(OwnedFolder):
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
         # Prepared files first: then a commit between the two looks is no loss. A file of another
         # size than was promised is cut off, or another program's.
-        prepared = self._place.sizes([file.prepared for file in files])
-        visible = self._place.sizes([file.visible for file in files])
+        prepared = self._storage.sizes([file.prepared for file in files])
+        visible = self._storage.sizes([file.visible for file in files])
         if visible == [file.size for file in files]:
             return Outcome.COMMITTED
         seen = list(zip(files, prepared, visible, strict=True))
         hidden = [file for file, _, size in seen if size != file.size]
         if all(file.size in sizes for file, *sizes in seen) and not self._altered(hidden):
             return Outcome.OPEN
-        self._marked.require()  # files may be missing since this is another disk
+        self._instance.require()  # files may be missing since this is another disk
         return Outcome.UNKNOWN
 
 
@@ -159,11 +161,11 @@ _STAMPED = re.compile(r"([0-9]{13,19})-[0-9]+-[0-9]+-[0-9a-f]{32}\.", re.ASCII)
 
 
 def names_within(
-    place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
+    position: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the visible files, relative to the folder of a position, but those of later stamps."""
-    folder = StagedFolder(place["folder"], storage_options)
-    if place["publish"] == "manifest":
+    folder = StagedFolder(position["folder"], storage_options)
+    if position["publish"] == "manifest":
         names = ManifestLog(folder, "", "").files()
     else:
         names = [entry.path.lstrip("/") for entry in folder.below("")]
@@ -184,20 +186,22 @@ def made(
         ConfigurationError: Spark would not see files that appear one by one.
         StoreError: the disk or the bucket refuses, or lets two processes publish one name.
     """
-    place = StagedFolder(folder, storage_options)
-    place.check(name)
-    return joined(place, name)
+    storage = StagedFolder(folder, storage_options)
+    storage.check(name)
+    return joined(storage, name)
 
 
-def joined(place: StagedFolder, name: str) -> FilesParticipant:
+def joined(storage: StagedFolder, name: str) -> FilesParticipant:
     """Make the participant of a sink that starts, in a place that was checked before."""
-    if place.store.list(LOG):
+    if storage.store.list(LOG):
         raise ConfigurationError(
-            f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
+            f"{storage.address} has a log of its own ({LOG}), by which Spark reads it: it would "
             "never see other files. Give another folder, or publish='manifest'."
         )
-    require_form(place, "listing")
-    return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
+    require_form(storage, "listing")
+    return FilesParticipant(
+        storage, name=name, instance_id=FolderInstance.made(storage, name).instance_id
+    )
 
 
 def connect(
@@ -220,16 +224,16 @@ def connect(
         StoreError: the folder is not there, or not on this disk.
     """
     del timeout_s
-    folder, mark = member.address.get("folder"), member.address.get("mark")
+    folder, instance_id = member.address.get("folder"), member.address.get("mark")
     form = member.address.get("publish", "listing")
-    if folder is None or mark is None or form not in ("listing", "manifest"):
+    if folder is None or instance_id is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
-    place = StagedFolder(folder, _options(member, how))
-    Marked(place, member.name, mark).require()
+    storage = StagedFolder(folder, _options(member, how))
+    FolderInstance(storage, member.name, instance_id).require()
     if form == "listing":
-        return FilesParticipant(place, name=member.name, mark=mark)
+        return FilesParticipant(storage, name=member.name, instance_id=instance_id)
     checkpoint = checkpoint_of(member, store)
-    return ManifestParticipant(place, name=member.name, mark=mark, store=checkpoint)
+    return ManifestParticipant(storage, name=member.name, instance_id=instance_id, store=checkpoint)
 
 
 def _options(member: Member, how: object) -> Mapping[str, str] | None:

@@ -98,7 +98,10 @@ def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
 
 
 def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
-    """See :data:`Within`; maps never come here, since rows with maps have no fingerprint."""
+    """Return nullability and type of each child of a struct or a list.
+
+    A map has none here: a sink refuses columns with maps before.
+    """
     import pyarrow as pa
 
     fields: list[pa.Field] = []
@@ -214,7 +217,7 @@ def _parts(kind: Any) -> Sequence[NestedField]:
 # Open an Iceberg table, and refuse a table that we cannot write.
 
 
-def opened(catalog: Catalog, identifier: str) -> Table:
+def loaded_table(catalog: Catalog, identifier: str) -> Table:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(identifier):
         return catalog.load_table(identifier)
@@ -324,7 +327,7 @@ def require_fit(
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
         StoreError: columns of the table were made anew, and have other ids than in ``bound``.
     """
-    found = opened(catalog, identifier)
+    found = loaded_table(catalog, identifier)
     refuse(identifier, found)
     if upsert is not None:
         why = why_not(head_of(found.metadata, branch))
@@ -519,7 +522,7 @@ class IcebergLog:
 
     def look(self) -> IcebergSnapshot:
         """See :meth:`LakeTable.look`: load the table that the catalog has now."""
-        table = opened(self._catalog, self._identifier)
+        table = loaded_table(self._catalog, self._identifier)
         self._require_ours(table)
         options = reach_of(table)
         if options != self._options:  # a catalog has vended new keys
@@ -533,8 +536,8 @@ class IcebergLog:
         """Load the table with all its snapshots, and after it as it is looked at and written."""
         assert self._whole is not None  # noqa: S101 - who calls has looked
         with contextlib.closing(self._whole()) as catalog:
-            history = opened(catalog, self._identifier)
-        table = opened(self._catalog, self._identifier)
+            history = loaded_table(catalog, self._identifier)
+        table = loaded_table(self._catalog, self._identifier)
         for each in (history, table):
             self._require_ours(each)
         return history, table
@@ -733,7 +736,7 @@ class IcebergSnapshot:
             _sync(str(Path(self._table.metadata_location).parent))
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """See :attr:`TableSnapshot.place`."""
         snapshot = self._head
         return {} if snapshot is None else {"snapshot": snapshot.snapshot_id}
@@ -998,7 +1001,7 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     catalog = reached(catalog_name, properties)
-    table = opened(catalog, identifier)
+    table = loaded_table(catalog, identifier)
     refuse(identifier, table, branch)
     options = reach_of(table)
     uuid = str(table.metadata.table_uuid)
@@ -1035,7 +1038,7 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    options = reach_of(opened(catalog, at["table"]))
+    options = reach_of(loaded_table(catalog, at["table"]))
     branch = at.get("branch", MAIN)
     whole = partial(reached, at["catalog"], how, whole=True)
     log = IcebergLog(

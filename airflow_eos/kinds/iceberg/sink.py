@@ -32,9 +32,9 @@ from airflow_eos.kinds.iceberg.participant import (
     IcebergSnapshot,
     columns_for,
     kept,
+    loaded_table,
     location,
     made,
-    opened,
     reach_of,
     reached,
     refuse,
@@ -144,7 +144,7 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             if self.create is not None:
                 create(catalog, self.identifier, self.create)
-            table = opened(catalog, self.identifier)
+            table = loaded_table(catalog, self.identifier)
             vended = vends(catalog, table)
         folder = location(table)
         require_outside(store.location, folder, hidden=True)  # remove_orphan_files
@@ -217,7 +217,7 @@ class IcebergSink:
         )
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
         of_table = TaskFileSpec(
@@ -241,7 +241,7 @@ class IcebergSink:
         return ParquetOfTask(
             what,
             task,
-            attempt,
+            task_attempt,
             store=store if transactional else None,
             publish=self._publish,
         )
@@ -290,7 +290,7 @@ class IcebergSink:
         if not self.vended:
             return self.storage_options
         catalog = kept(self.catalog_name, self.catalog)
-        return reach_of(opened(catalog, self.identifier))
+        return reach_of(loaded_table(catalog, self.identifier))
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""
@@ -302,7 +302,7 @@ class IcebergSink:
             catalog = after.enter_context(closing(reached(self.catalog_name, self.catalog)))
             whole = partial(reached, self.catalog_name, self.catalog, whole=True)
             for tried in range(1, _TRIES_AT_ONCE + 1):
-                table = opened(catalog, self.identifier)
+                table = loaded_table(catalog, self.identifier)
                 refuse(self.identifier, table, self.branch)
                 view = IcebergSnapshot(self.identifier, table, branch=self.branch)
                 view.check(files)
@@ -321,7 +321,7 @@ class IcebergSink:
     def _arrived(self, files: Sequence[DataFile], whole: Callable[[], Catalog]) -> bool:
         """Whether any snapshot names the files."""
         with closing(whole()) as catalog:
-            view = IcebergSnapshot(self.identifier, opened(catalog, self.identifier))
+            view = IcebergSnapshot(self.identifier, loaded_table(catalog, self.identifier))
             return bool(view.still_names([file.path for file in files]))
 
 

@@ -33,8 +33,8 @@ from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, pip
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
-from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import in_turn
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class TableSnapshot(Protocol):
         ...
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """What a reader of just this snapshot asks the table for; empty: there is no row."""
         ...
 
@@ -474,7 +474,9 @@ class LakeParticipant(OwnedBeside):
 
         def settle(decision: Decision) -> None:
             outcome = self._settle(decision)
-            theirs = [each for each, by in named.items() if _place(by) == _place(decision)]
+            theirs = [
+                each for each, by in named.items() if _attempt_of(by) == _attempt_of(decision)
+            ]
             became.update(dict.fromkeys(theirs, outcome))
 
         in_turn(partial(settle, each) for each in _once(named))
@@ -495,7 +497,7 @@ class LakeParticipant(OwnedBeside):
         committed = {
             work
             for work, by in decisions_naming(self._store, works).items()
-            if self._told(view, by) is Outcome.COMMITTED
+            if self._witnessed(view, by) is Outcome.COMMITTED
         }
         found = dict(zip(every, self._table.files.find(every), strict=True))
         ended = {}
@@ -526,9 +528,10 @@ class LakeParticipant(OwnedBeside):
         """Commit the loss of each decision that names one of ``works``, as a whole."""
         self._require_own(works)
         named = decisions_naming(self._store, works)
-        became = {_place(each): self._settle(each, given_up=True) for each in _once(named)}
+        became = {_attempt_of(each): self._settle(each, given_up=True) for each in _once(named)}
         return {
-            work: work in named and became[_place(named[work])] is Outcome.ABORTED for work in works
+            work: work in named and became[_attempt_of(named[work])] is Outcome.ABORTED
+            for work in works
         }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
@@ -542,7 +545,7 @@ class LakeParticipant(OwnedBeside):
         for work in works:
             decision = named.get(work.identity)
             if decision is not None:
-                told[work.identity] = self._told(view, decision) or Outcome.OPEN
+                told[work.identity] = self._witnessed(view, decision) or Outcome.OPEN
             else:
                 has_note = self._notes.has(work.key)
                 told[work.identity] = Outcome.OPEN if has_note else Outcome.UNKNOWN
@@ -550,13 +553,13 @@ class LakeParticipant(OwnedBeside):
             view.make_durable()
         return told
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the notes of this participant, and never the table.
 
         Work that a killed commit made visible is among them until its note goes: a commit removes
         the note, and so does an abort, which takes nothing from the table.
         """
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         found = [
             OpenWork(
                 self.kind,
@@ -576,10 +579,10 @@ class LakeParticipant(OwnedBeside):
         if not end.works and end.former is not None:
             return dict(end.former)
         if self._settled_at is None or self._settled_at[0] != end.batch_id:
-            self._settled_at = (end.batch_id, self._table.look().place)
+            self._settled_at = (end.batch_id, self._table.look().snapshot_address)
         end.require_in_flight()
-        place = self._settled_at[1]
-        return self._table.address | place if place else {}
+        snapshot_address = self._settled_at[1]
+        return self._table.address | snapshot_address if snapshot_address else {}
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: a table may be restored to an older version on purpose."""
@@ -600,9 +603,9 @@ class LakeParticipant(OwnedBeside):
             time.sleep(pause_s)
             view = looked or self._table.look()
             looked = None
-            outcome = self._told(view, decision)
+            outcome = self._witnessed(view, decision)
             if outcome is not None:
-                self._settled_at = (decision.batch_id, view.place)
+                self._settled_at = (decision.batch_id, view.snapshot_address)
                 return self._ended(view, works, outcome)
             files = [] if given_up else self._whole(works)
             files = files if self._takes(view, files) else []
@@ -627,7 +630,7 @@ class LakeParticipant(OwnedBeside):
         del view, files
         return True
 
-    def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
+    def _witnessed(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
         """Return the outcome of the decision that the witness tells; None where it tells none."""
         number = view.witness(self._slot(decision))
         if number is None or number // 2 < decision.batch_id:
@@ -695,13 +698,13 @@ class LakeParticipant(OwnedBeside):
         return files
 
 
-def _place(decision: Decision) -> tuple[int, int]:
+def _attempt_of(decision: Decision) -> tuple[int, int]:
     return decision.batch_id, decision.attempt
 
 
 def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
     """Return each decision once, in the order in which they were made."""
-    return sorted({_place(each): each for each in named.values()}.values(), key=_place)
+    return sorted({_attempt_of(each): each for each in named.values()}.values(), key=_attempt_of)
 
 
 def require_package(sink: str, package: str) -> None:

@@ -422,7 +422,7 @@ class RowsAtOnce:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Insert a batch of rows, in one transaction for all."""
-        with meaning("writing rows", self._sink.place):
+        with meaning("writing rows", self._sink.address):
             if self._statements is None:
                 self._connection = connected(
                     self._sink.url,
@@ -439,7 +439,7 @@ class RowsAtOnce:
         """Commit the rows: there is nothing to decide."""
         del fingerprint
         if self._connection is not None:
-            with meaning("committing", self._sink.place):
+            with meaning("committing", self._sink.address):
                 done(self._connection, "COMMIT")
             self._connection.close()
 
@@ -501,20 +501,20 @@ class MySqlSink(TableSink):
         """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
         with closed_on_error(self._session()) as session:
-            mark = make_tables(session, self._tables)
+            instance_id = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
-            self.keeping(self._tables).marked()
+            self.keeping(self._tables).ensure_instance_id()
             return MySqlParticipant(
                 session,
                 self._tables,
                 name=self.name,
-                mark=mark,
+                instance_id=instance_id,
                 target=self.table,
                 kept=kept_at(self.store, self.name, self._tables),
             )
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """See :attr:`TableSink.place`."""
         return printable(self.url)
 
@@ -524,16 +524,18 @@ class MySqlSink(TableSink):
             found = session.run("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
-                f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
+                f"There is no table {self.table!r} in {self.address}, or its user cannot see it. "
                 "Create it first; the sink creates no tables of yours."
             )
         check_columns(types, found, self.table, self.batch_column)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if not transactional:
             return self.stamped(RowsAtOnce(self))
-        return self.stamped(StatementsOfTask(self, self._session(), self._tables, task, attempt))
+        return self.stamped(
+            StatementsOfTask(self, self._session(), self._tables, task, task_attempt)
+        )
 
     @property
     def _tables(self) -> KeysOfName:

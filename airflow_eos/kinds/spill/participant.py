@@ -30,7 +30,7 @@ from airflow_eos.core.protocol.decision import (
     is_key,
     require_own,
 )
-from airflow_eos.core.protocol.group import collect_all, in_turn
+from airflow_eos.core.protocol.participant_group import collect_all, in_turn
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -76,23 +76,25 @@ class SpilledRows:
         self.store = store
         self.folder = f"{EOS}/kept/{check_name(name)}"
 
-    def mark(self) -> str | None:
+    def instance_id(self) -> str | None:
         """Return the random id of the name in this checkpoint; None where there is none."""
         found = self.store.get(f"{self.folder}/mark")
         return None if found is None else found.decode("ascii", errors="replace")
 
-    def marked(self) -> str:
-        """Return :meth:`mark`, and create it if needed (StoreError: it was written and is gone)."""
+    def ensure_instance_id(self) -> str:
+        """Return :meth:`instance_id`, and create it if needed (StoreError: written, and gone)."""
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
-        mark = self.mark()
-        if mark is None:
-            raise StoreError(f"{self.place('mark')} was written and is gone: who deletes it?")
-        return mark
+        instance_id = self.instance_id()
+        if instance_id is None:
+            raise StoreError(f"{self.location_of('mark')} was written and is gone: who deletes it?")
+        return instance_id
 
     def keep(self, key: str, stream: bytes) -> None:
         """Write the rows durably under a key that was never used before (StoreError: it was)."""
         if not self.store.create(self._rows(key), stream):
-            raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
+            raise StoreError(
+                f"{self.location_of(self._rows(key))} is there already: a key came twice."
+            )
 
     def read(self, key: str) -> bytes | None:
         """Read the rows of a key; None where they are gone."""
@@ -114,27 +116,27 @@ class SpilledRows:
 
     def end(self, key: str, outcome: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
         """Decide how rows end; return (the end that stands, whether this call has written it)."""
-        path = self._mark("ends", key)
+        path = self._marker_path("ends", key)
         if self.store.create(path, encode(OutcomeMarker(end=outcome, nonce=uuid.uuid4().hex))):
             return outcome, True
         found = self.ended(key)
         if found is None:
-            raise StoreError(f"{self.place(path)} was written and is gone: who deletes it?")
+            raise StoreError(f"{self.location_of(path)} was written and is gone: who deletes it?")
         return found, False
 
     def ended(self, key: str) -> SpilledRowsOutcome | None:
         """Return how rows end; None where that is not decided."""
-        found = self._read(self._mark("ends", key))
+        found = self._read(self._marker_path("ends", key))
         return None if found is None else found.end
 
     def finish(self, key: str, number: int = 0) -> None:
         """Write the mark that all rows of a key are applied; repeating it changes nothing."""
-        mark = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
-        self.store.create(self._mark("done", key), encode(mark))
+        marker = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
+        self.store.create(self._marker_path("done", key), encode(marker))
 
     def finished(self, key: str) -> bool:
         """Whether all rows of a key are applied."""
-        return self._read(self._mark("done", key)) is not None
+        return self._read(self._marker_path("done", key)) is not None
 
     def newest_finished(self) -> list[str]:
         """Return the applied keys of the newest batch that has any."""
@@ -146,7 +148,7 @@ class SpilledRows:
 
     def number(self, key: str) -> int:
         """Return the target's count when a key was applied; 0 where there is no such mark."""
-        found = self._read(self._mark("done", key))
+        found = self._read(self._marker_path("done", key))
         return 0 if found is None else found.number
 
     def prune(self) -> None:
@@ -171,13 +173,13 @@ class SpilledRows:
             self.store.delete_folder(f"{self.folder}/ends/{batch}")
             self.store.delete_folder(f"{self.folder}/done/{batch}")
 
-    def place(self, path: str) -> str:
+    def location_of(self, path: str) -> str:
         """Return the location of a path in the checkpoint, for errors."""
         return f"{self.store.location}/{path}"
 
-    def place_of(self, key: str) -> str:
+    def location_of_rows(self, key: str) -> str:
         """Return the location of the rows of a key, for errors."""
-        return self.place(self._rows(key))
+        return self.location_of(self._rows(key))
 
     def _batches(self, folder: str) -> set[int]:
         return {int(name) for name in self.store.folders(folder) if _NUMBER.fullmatch(name)}
@@ -188,19 +190,19 @@ class SpilledRows:
             return None
         # Another process may have written the mark and not synced it yet, and we act on it.
         self.store.make_durable(path)
-        return decode(data, OutcomeMarker, self.place(path))
+        return decode(data, OutcomeMarker, self.location_of(path))
 
     def _rows(self, key: str) -> str:
         batch_of(key)
         return f"{self.folder}/rows/{key}"
 
-    def _mark(self, what: str, key: str) -> str:
+    def _marker_path(self, what: str, key: str) -> str:
         return f"{self.folder}/{what}/{batch_of(key)}/{key}"
 
 
-def new_key(batch: int, task: int, attempt: int) -> str:
+def new_key(batch: int, task: int, task_attempt: int) -> str:
     """Make a key that was never used: it begins with batch and task, and ends in a random id."""
-    return f"{batch}-{task}-{attempt}-{uuid.uuid4().hex}"
+    return f"{batch}-{task}-{task_attempt}-{uuid.uuid4().hex}"
 
 
 def batch_of(key: str) -> int:
@@ -235,17 +237,17 @@ class SpillParticipant(ABC):
     Args:
         kept: where the rows wait.
         name: the participant's name.
-        mark: the random id of the name in this checkpoint, which no other checkpoint has.
+        instance_id: the random id of the name in this checkpoint, which no other checkpoint has.
     """
 
     kind: ClassVar[str]
     at_once = 1
     """The number of works that are applied before their marks are written."""
 
-    def __init__(self, kept: SpilledRows, *, name: str, mark: str) -> None:
+    def __init__(self, kept: SpilledRows, *, name: str, instance_id: str) -> None:
         self._kept = kept
         self._name = name
-        self._mark = mark
+        self._instance_id = instance_id
         self._noted = 0
 
     @abstractmethod
@@ -306,10 +308,10 @@ class SpillParticipant(ABC):
         found = _together(lambda work: self._outcome(work.key), works)
         return {work.identity: each for work, each in zip(works, found, strict=True)}
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List kept rows that have not ended."""
         self.require_checkpoint()
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         listed = [each for each in self._kept.listed() if each.name not in known]
         ended = _together(lambda each: self._ended(each.name), listed)
         found = [
@@ -319,7 +321,7 @@ class SpillParticipant(ABC):
                 each.name,
                 each.modified_at_ms,
                 None,
-                (self._kept.place_of(each.name),),
+                (self._kept.location_of_rows(each.name),),
             )
             for each, is_over in zip(listed, ended, strict=True)
             if not is_over
@@ -343,12 +345,12 @@ class SpillParticipant(ABC):
         Raises:
             StoreError: the mark is missing or another one.
         """
-        found = self._kept.mark()
-        if not found or found != self._mark:
+        found = self._kept.instance_id()
+        if not found or found != self._instance_id:
             raise StoreError(
-                f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
-                f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "
-                "was concluded from rows that are not there."
+                f"{self._kept.location_of(self._kept.folder)} is not of this pipeline: its mark is "
+                f"{found or 'missing'}, expected {self._instance_id}. Is the disk mounted here? "
+                "Nothing was concluded from rows that are not there."
             )
 
     def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
@@ -378,7 +380,7 @@ class SpillParticipant(ABC):
 
     def _whole(self, work: PreparedWork, stream: bytes) -> pa.Table:
         """Return the kept rows as a table; refuse other than the promised number (StoreError)."""
-        where = self._kept.place_of(work.key)
+        where = self._kept.location_of_rows(work.key)
         give_up = f"airflow-eos accept CHECKPOINT --batch {batch_of(work.key)} --give-up-open"
         remedies = (
             Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),

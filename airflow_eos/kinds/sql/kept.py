@@ -51,11 +51,11 @@ class KeptStatements(SpilledRows):
         """Remove the objects of ended work; those already gone are no error."""
         self.store.delete([self._rows(key) for key in keys])
 
-    def opened(self, work: PreparedWork) -> bytes | None:
+    def read_intact(self, work: PreparedWork) -> bytes | None:
         """Read the object of ``work``; None where it is gone (StoreError: it is another one)."""
         stream = self.read(work.key)
         if stream is not None and digest_of(stream) != work.detail[DIGEST]:
-            where = self.place_of(work.key)
+            where = self.location_of_rows(work.key)
             raise StoreError(
                 f"{where} holds {len(stream)} bytes that are not those that were promised: it was "
                 "damaged, or changed. Nothing of it was made visible.",
@@ -70,10 +70,10 @@ class KeptStatements(SpilledRows):
         Raises:
             StoreError: the folder is gone, or is another one.
         """
-        if known is None or self.mark() != known:
+        if known is None or self.instance_id() != known:
             raise StoreError(
-                f"{self.place(self.folder)} is gone, or is another one than when this process "
-                "began. Is the disk mounted here, or is this a part of a copy? Nothing was "
+                f"{self.location_of(self.folder)} is gone, or is another one than when this "
+                "process began. Is the disk mounted here, or is this a part of a copy? Nothing was "
                 "concluded from rows that are not there."
             )
 
@@ -86,7 +86,7 @@ def kept_at(store: CheckpointStore | None, name: str, keys: KeysOfName) -> KeptS
     if store is None:
         return None
     kept = KeptStatements(store, name, keys)
-    return kept if kept.mark() is not None else None
+    return kept if kept.instance_id() is not None else None
 
 
 def digest_of(stream: bytes) -> str:

@@ -27,8 +27,8 @@ from airflow_eos.core.protocol.decision import (
     WorkIdentity,
     require_own,
 )
-from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership
+from airflow_eos.core.protocol.participant_group import in_turn
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -128,7 +128,7 @@ class OwnershipTable(ABC):
     Args:
         session: the connection to the database.
         keys: the keys of the name.
-        mark: the random id of the name in this database, which no other database has.
+        instance_id: the random id of the name in this database, which no other database has.
         kept: the rows that wait in the checkpoint; None where none ever did.
     """
 
@@ -136,13 +136,13 @@ class OwnershipTable(ABC):
         self,
         session: DatabaseConnection,
         keys: KeysOfName,
-        mark: str,
+        instance_id: str,
         kept: KeptStatements | None = None,
     ) -> None:
         self._session = session
         self._own = keys
         self.name = keys.name
-        self.mark = mark
+        self.instance_id = instance_id
         self._kept = kept
 
     @property
@@ -182,7 +182,7 @@ class OwnershipTable(ABC):
         found = self._kept.listed()
         over = self._witnessed(connection, [each.name for each in found])
         return [
-            (each.name, each.modified_at_ms, self._kept.place_of(each.name))
+            (each.name, each.modified_at_ms, self._kept.location_of_rows(each.name))
             for each in found
             if each.name not in over
         ]
@@ -190,9 +190,9 @@ class OwnershipTable(ABC):
     @property
     def called(self) -> str:
         """The name and its database, as errors name them."""
-        return f"name {self.name!r} in {self._session.place}"
+        return f"name {self.name!r} in {self._session.address}"
 
-    def standing(self) -> NameRow:
+    def row_of_name(self) -> NameRow:
         """Return the row of the name; refuse another database (StoreError)."""
         return self._session.run("asking who owns the name", self.row)
 
@@ -202,8 +202,8 @@ class OwnershipTable(ABC):
         def ask(connection: Any) -> LedgerState:
             self.row(connection)
             open_ = self._waiting(connection, keys)
-            there = self._witnessed(connection, [*keys, self.mark])
-            if self.mark not in there:
+            there = self._witnessed(connection, [*keys, self.instance_id])
+            if self.instance_id not in there:
                 raise self._witnesses_are_gone()
             # The floor is read last: a witness removed meanwhile was below it by then.
             floor = self.row(connection).floor
@@ -258,8 +258,11 @@ class OwnershipTable(ABC):
 
         def act(connection: Any) -> NameRow:
             before = self.row(connection)
-            place = (note.batch, note.attempt)
-            self._write(connection, (_NOTE, (*place, note.decision, self.name, owner, *place)))
+            batch_attempt = (note.batch, note.attempt)
+            self._write(
+                connection,
+                (_NOTE, (*batch_attempt, note.decision, self.name, owner, *batch_attempt)),
+            )
             return before
 
         return self._session.run("noting a decision", act)
@@ -282,10 +285,10 @@ class OwnershipTable(ABC):
             StoreError: the name has another mark there, or none.
         """
         found = next(iter(self._read(connection, _STANDING, self.name)), None)
-        if found is None or found[0] != self.mark:
+        if found is None or found[0] != self.instance_id:
             raise StoreError(
                 f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
-                f"{found[0] if found else 'missing'}, expected {self.mark}. Nothing was "
+                f"{found[0] if found else 'missing'}, expected {self.instance_id}. Nothing was "
                 "concluded from rows that are not there. Is the connection right?"
             )
         _, text, batch, attempt, decision, generation, counted = found
@@ -309,7 +312,7 @@ class OwnershipTable(ABC):
             Remedy(
                 change="give each key of the batch in flight whose rows are in their table a row "
                 f"in {works}, with name {self.name!r} and 0 rows, and last one with the key "
-                f"{self.mark}",
+                f"{self.instance_id}",
                 start=True,
                 costs="rows whose key is left out, though they are visible, come twice",
             ),
@@ -329,7 +332,7 @@ class SqlParticipant(ABC):
         session: the connection to the database; closed with this participant.
         tables: the keys of the participant's name, and the tables where a kind keeps its rows.
         name: the participant's name in decisions.
-        mark: the random id of the name in this database, which no other database has.
+        instance_id: the random id of the name in this database, which no other database has.
         target: the table, as people read it.
         kept: the rows that wait in the checkpoint; None where none ever did.
     """
@@ -346,24 +349,24 @@ class SqlParticipant(ABC):
         tables: Any,
         *,
         name: str,
-        mark: str,
+        instance_id: str,
         target: str = "",
         kept: KeptStatements | None = None,
     ) -> None:
         self._session = session
-        self._book = self.book(session, tables, mark, kept)
+        self._book = self.book(session, tables, instance_id, kept)
         self._tables = tables
         self._name = name
         self._target = target
         self._kept = kept
-        self._kept_mark = None if kept is None else kept.mark()
+        self._kept_instance_id = None if kept is None else kept.instance_id()
         self._noted = 0
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant, by its mark in the database, which hosts and upgrades do not change."""
-        address = {**vars(self._tables), "mark": self._book.mark}
-        target = f"{self.kind}:{self._session.place} {self._target}".strip()
+        address = {**vars(self._tables), "mark": self._book.instance_id}
+        target = f"{self.kind}:{self._session.address} {self._target}".strip()
         return (Member(self._name, self.kind, address, target),)
 
     @abstractmethod
@@ -389,10 +392,10 @@ class SqlParticipant(ABC):
     def end(self, work: PreparedWork) -> None:
         """Commit waiting work: make its rows visible together with its witness."""
         kept = self._kept_there()
-        stream = kept.opened(work)
+        stream = kept.read_intact(work)
         if stream is None:  # another process has ended it: who asked asks again
             return
-        where = kept.place_of(work.key)
+        where = kept.location_of_rows(work.key)
         self._session.run("committing", lambda c: self._commit(c, work, stream, where))
         failpoint("moved")
 
@@ -410,7 +413,7 @@ class SqlParticipant(ABC):
     def absent(self, work: PreparedWork) -> Outcome:
         """Return the outcome of work above the floor that neither waits nor has a witness."""
         if work.detail.get("form") == KEPT:
-            self._kept_there().require_there(self._kept_mark)
+            self._kept_there().require_there(self._kept_instance_id)
         return Outcome.ABORTED
 
     def check(self, works: Sequence[PreparedWork]) -> None:
@@ -433,7 +436,7 @@ class SqlParticipant(ABC):
         self.check(works)
         for table in sorted({str(t) for w in works if (t := w.detail.get(WRITTEN_TABLE))}):
             self.require_kept(table)
-        floor = self._book.standing().floor
+        floor = self._book.row_of_name().floor
         if below := [work.identity for work in works if generation_of(work) < floor]:
             raise DeliveryError(
                 f"{below[0]} was prepared long before what is delivered under the "
@@ -454,7 +457,7 @@ class SqlParticipant(ABC):
                 return became
             in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
-            f"{(owed or works)[0].identity} still waits for {self._session.place} after "
+            f"{(owed or works)[0].identity} still waits for {self._session.address} after "
             f"{_LOOKS_AT_MOST} commits. Nothing was guessed: look at the server's log, then try "
             "again."
         )
@@ -557,9 +560,9 @@ class SqlParticipant(ABC):
         stamp = stamp_of(end.pipeline, end.batch_id)
         return {"table": detail[WRITTEN_TABLE], "column": detail[BATCH_COLUMN], "stamp": stamp}
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the work that waits under the name, in this database."""
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         return tuple(
             OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
             for key, at_ms, target in sorted(self._book.listed())
@@ -573,7 +576,7 @@ class SqlParticipant(ABC):
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Return what the database remembers of the name: its owner and its newest note."""
         del asking
-        row = self._book.standing()
+        row = self._book.row_of_name()
         forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
         noted = f"set owner, batch, attempt and decision {forget}"
         return (
@@ -672,12 +675,12 @@ class LostError(StoreError):
     """The connection was lost, and with it the server's reply."""
 
 
-def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float) -> T:
+def answered(act: Callable[[], T], *, again: Callable[[], None], timeout_s: float) -> T:
     """Call ``act``, and repeat it whenever the connection is lost.
 
     Args:
         act: may end at any point and be repeated, changing nothing twice.
-        anew: closes the lost connection.
+        again: closes the lost connection.
         timeout_s: seconds from the first loss within which the server must answer again.
 
     Raises:
@@ -689,7 +692,7 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
         try:
             return act()
         except LostError as lost:
-            anew()
+            again()
             now = time.monotonic()
             deadline = now + timeout_s if deadline is None else deadline
             if now > deadline:
@@ -718,7 +721,7 @@ class DatabaseConnection(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def address(self) -> str:
         """The address of the database, without secrets."""
 
     @abstractmethod
@@ -745,7 +748,7 @@ class DatabaseConnection(ABC):
             with self._meaning(doing):
                 return act(self._open())
 
-        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+        return answered(once, again=self.close, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Close the connection; work that waits in the database stays."""

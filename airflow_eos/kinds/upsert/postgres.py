@@ -78,7 +78,9 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   owner_location text, owner_checkpoint text, owner_epoch bigint,
   note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
-MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+ENSURE_INSTANCE_ID = (
+    "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+)
 # An epoch is greater than all former ones, also than those of rows that came from elsewhere.
 # A clock is not used: set back, it would make new rows older than those that stand.
 CLAIM = """
@@ -102,7 +104,7 @@ LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
 """
-PLACE = """
+RESOLVED_NAME = """
 SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
@@ -387,22 +389,22 @@ class PostgresTable(TableSession):
     @property
     def oid(self) -> int:
         """The table's id in the database."""
-        return self._place[0]
+        return self._resolved[0]
 
     @property
     def plain_schema(self) -> str:
         """The table's schema."""
-        return self._place[1]
+        return self._resolved[1]
 
     @property
     def schema(self) -> str:
         """The table's schema, in quotes."""
-        return quoted(self._place[1])
+        return quoted(self._resolved[1])
 
     @property
     def table(self) -> str:
         """The table's full name ``schema.name``, which no other spelling of it changes."""
-        _, schema, name = self._place
+        _, schema, name = self._resolved
         return f"{schema}.{name}"
 
     @property
@@ -420,12 +422,12 @@ class PostgresTable(TableSession):
         return list(cursor.fetchall()) if cursor.description else []
 
     @property
-    def _place(self) -> tuple[int, str, str]:
+    def _resolved(self) -> tuple[int, str, str]:
         """The table's id, schema and name, as the database resolves the user's name."""
         if self._found is None:
             with self.asking("looking for the table"):
                 asked = quoted(self._asked_for)
-                found = self.connected.execute(PLACE, (asked,)).fetchone()
+                found = self.connected.execute(RESOLVED_NAME, (asked,)).fetchone()
             if found is None:
                 raise ConfigurationError(
                     f"There is no table {self._asked_for!r} for this user: create it, with its key "
@@ -468,7 +470,7 @@ class PostgresUpsert:
             target.has_ours()
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
-    def told(self) -> PostgresUpsert:
+    def with_limits(self) -> PostgresUpsert:
         """See :meth:`UpsertTarget.told`: add the table's indexes; its columns have no limits.
 
         Raises:
@@ -566,11 +568,11 @@ class PostgresTarget(TableTarget):
         with self._session.asking("looking at the table") as ask:
             return tuple(tuple(c) for (c,) in ask(INDEXES, {"oid": self._session.oid}))
 
-    def marked(self) -> str:
-        """See :meth:`UpsertConnection.marked`."""
+    def ensure_instance_id(self) -> str:
+        """See :meth:`UpsertConnection.ensure_instance_id`."""
         with self._session.writing("marking the target") as ask:
-            ask(MARK, (self._session.table, uuid.uuid4().hex))
-        return self.mark() or ""
+            ask(ENSURE_INSTANCE_ID, (self._session.table, uuid.uuid4().hex))
+        return self.instance_id() or ""
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""

@@ -49,7 +49,7 @@ class UpsertTarget(TargetSpec, Protocol):
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns (names and Spark's types) that the target cannot take."""
 
-    def told(self) -> UpsertTarget:
+    def with_limits(self) -> UpsertTarget:
         """Return this target with the limits that tasks need; asked once, on the driver."""
         ...
 
@@ -96,7 +96,7 @@ class UpsertSink:
 
     def bound(self, store: CheckpointStore) -> UpsertSink:
         """See :meth:`Sink.bound`: tasks, too, keep rows in that checkpoint."""
-        return replace(self, store=store, target=self.target.told())
+        return replace(self, store=store, target=self.target.with_limits())
 
     def connect(self, interval: timedelta) -> UpsertParticipant:
         """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
@@ -114,14 +114,14 @@ class UpsertSink:
         self.target.refuse(columns, tuple(self.key), self.deleted)
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker; to the target if not transactional."""
         return SpilledTaskRows(
             KIND,
             self.name,
             bound_store(self.store, KIND),
             task,
-            attempt,
+            task_attempt,
             about=RowSchema(tuple(self.key), self.deleted).metadata(),
             look=self._tried if transactional else self._refuse,
             now=None if transactional else self._now,

@@ -335,7 +335,7 @@ def watch_of(
     return Watch(is_watched=True, said=f"by {look.dag_id}{every}", looked_at_ms=looked_at_ms)
 
 
-class Look:
+class PipelineSnapshot:
     """Reads one pipeline's checkpoint again and again, and sees what changes in between.
 
     Args:
@@ -552,8 +552,8 @@ def _cut(store: CheckpointStore) -> CutView | None:
                 written_at_ms=written[batch],
                 incomplete=cut.incomplete,
                 outputs=tuple(
-                    OutputOfCut(name, place.at is not None, place.why)
-                    for name, place in cut.positions.items()
+                    OutputOfCut(name, tp.at is not None, tp.why)
+                    for name, tp in cut.positions.items()
                 ),
             )
     return None

@@ -19,7 +19,7 @@ from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import begun_sources, read_state
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.protocol.decision import one_line
-from airflow_eos.core.protocol.group import alone
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.recovery.execute import watched
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -168,8 +168,8 @@ _NO_REASON = {"asked on the pipelines page", "asked by hand"}
 
 def asked_by(who: str, reason: str) -> str:
     """Say who has asked a driver to stop, where and why; a heartbeat's reason begins with who."""
-    place, _, name = who.partition(" ")
-    said = f"{name} {_ASKED_AT[place]}" if place in _ASKED_AT else who
+    tp, _, name = who.partition(" ")
+    said = f"{name} {_ASKED_AT[tp]}" if tp in _ASKED_AT else who
     why = reason.removeprefix(f"{who}: ")
     return said if why in _NO_REASON or not why else f"{said}: {why}"
 
@@ -222,11 +222,13 @@ def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> i
 
 
 def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
-    places = partitions_of(wire, read)
+    partitions = partitions_of(wire, read)
     # A partition that the query has not seen yet counts from its beginning.
-    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in places}
-    ends = positions(wire, places, LATEST)
-    past = [each for each in places if ends[each] < at[each]]  # the query reads uncommitted rows
+    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in partitions}
+    ends = positions(wire, partitions, LATEST)
+    past = [
+        each for each in partitions if ends[each] < at[each]
+    ]  # the query reads uncommitted rows
     for each, end in positions(wire, past, LATEST, committed_only=False).items():
         if end < at[each]:
             raise TopicError(
@@ -235,7 +237,7 @@ def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
                 "lost rows. How much is unread is not known.",
                 Remedy(change="look at the app's last error, which says how to go on", start=True),
             )
-    return sum(max(0, ends[each] - at[each]) for each in places)
+    return sum(max(0, ends[each] - at[each]) for each in partitions)
 
 
 _AGAIN_S = 1.0

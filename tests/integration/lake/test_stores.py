@@ -17,7 +17,7 @@ from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.delta.participant import DeltaPlace
+from airflow_eos.kinds.delta.participant import DeltaFolder
 from airflow_eos.kinds.iceberg.participant import reached
 from airflow_eos.local.s3 import local_s3
 from airflow_eos.sinks import DeltaSink, IcebergSink
@@ -164,7 +164,7 @@ def test_an_option_that_deltalake_cannot_take_is_refused_by_name(
 
 def test_a_delta_table_on_hdfs_asks_the_active_name_node_as_a_checkpoint_does() -> None:
     """An observer is behind: a commit that it has not heard of would pass for none."""
-    options = DeltaPlace.of("hdfs://service/t", {"dfs.a": "b", "timeout": "60s"}).options
+    options = DeltaFolder.of("hdfs://service/t", {"dfs.a": "b", "timeout": "60s"}).options
     assert options is not None
     provider = options.pop("dfs.client.failover.proxy.provider.service")
     assert provider.endswith("ConfiguredFailoverProxyProvider")

@@ -11,19 +11,20 @@ import pytest
 import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.delivery.port import Former
 from airflow_eos.core.delivery.takeover import record_drained
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client import errors as deadline
-from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kinds.consumer_group import sink as group_progress
 from airflow_eos.kinds.consumer_group.participant import (
     BEGAN,
     ConsumerGroupParticipant,
     OffsetMetadata,
     Offsets,
-    mark_of,
+    metadata_of,
     work_of,
 )
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup, GroupProgress, GroupState, lowest
@@ -41,7 +42,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Metadata:
     return Metadata({"in": {0: 1}, "old": {0: 1}})
 
 
-def participant(metadata: Metadata, committed: dict[Place, CommittedOffset]) -> Any:
+def participant(metadata: Metadata, committed: dict[TopicPartition, CommittedOffset]) -> Any:
     wire: Any = metadata
     found: Any = ConsumerGroupParticipant(wire, "etl", name="progress")
     found.offsets = SimpleNamespace(read=lambda: committed)
@@ -102,9 +103,9 @@ def test_a_group_is_refreshed_again_whatever_went_wrong_the_last_time(monkeypatc
 
 def test_a_mark_survives_the_way_through_the_group_and_other_texts_are_none():
     committed = DRAINED.beside(OFFSETS)
-    assert {mark_of(each) for each in committed.values()} == {DRAINED}
+    assert {metadata_of(each) for each in committed.values()} == {DRAINED}
     for text in ("", "{}", "host-1", '{"pipeline": "x", "batch": 1}', "{"):
-        assert mark_of(CommittedOffset(5, text)) is None
+        assert metadata_of(CommittedOffset(5, text)) is None
 
 
 def test_a_drained_pipeline_is_gone_on_from():
@@ -253,4 +254,4 @@ def test_a_group_that_cannot_be_or_is_ours_is_refused(group: str):
 
 def test_a_mark_that_no_parser_reads_is_somebody_elses():
     """Whoever may commit to the group writes beside its offsets what he likes."""
-    assert mark_of(CommittedOffset(7, "[" * 100_000)) is None
+    assert metadata_of(CommittedOffset(7, "[" * 100_000)) is None

@@ -52,7 +52,7 @@ class Row:
         self.waits: set[str] = set()
         self.called = "name 'orders'"
 
-    def standing(self) -> NameRow:
+    def row_of_name(self) -> NameRow:
         return self.row
 
     def ask(self, _keys: Any) -> LedgerState:
@@ -78,7 +78,7 @@ class Sql(SqlParticipant):
 
     def __init__(self, row: Row) -> None:
         self.book = lambda *_: row  # type: ignore[misc, assignment]
-        super().__init__(None, KeysOfName("orders"), name="orders", mark="")
+        super().__init__(None, KeysOfName("orders"), name="orders", instance_id="")
         self.row = row
 
     def check_detail(self, work: PreparedWork) -> None: ...
@@ -399,7 +399,7 @@ class Clock:
 def test_a_long_act_that_a_deadlock_ended_is_done_again(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(40.0)
     monkeypatch.setattr(answering, "time", clock)
-    assert answered(lambda: clock.act(fails=1), anew=lambda: None, timeout_s=30) == "done"
+    assert answered(lambda: clock.act(fails=1), again=lambda: None, timeout_s=30) == "done"
     assert clock.calls == 2
 
 
@@ -409,7 +409,7 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     with pytest.raises(
         StoreError, match=r"Asked again for 30 s, without a reply. Nothing was guessed"
     ):
-        answered(lambda: clock.act(fails=99), anew=lambda: None, timeout_s=30)
+        answered(lambda: clock.act(fails=99), again=lambda: None, timeout_s=30)
     assert clock.now > 70
 
 
@@ -452,7 +452,7 @@ def test_an_advised_command_does_what_it_says_whatever_a_name_holds(monkeypatch)
         assert shlex.split(command)[2] == f"eos-upsert:{theirs}"
     monkeypatch.setattr(redis._client, "eval", lambda *_: theirs.encode())
     with pytest.raises(ConfigurationError) as refused:
-        redis.marked()
+        redis.ensure_instance_id()
     command = refused.value.remedies[1].change.partition("any more, ")[2]
     assert shlex.split(command) == ["redis-cli", "SREM", "eos-upsert:", theirs]
     mysql = MySqlTarget("mysql://u:p@h/db", "it's", timeout_s=1)

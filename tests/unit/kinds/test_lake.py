@@ -20,8 +20,8 @@ from airflow_eos.core.delivery.port import TaskWriter
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.sink import DeltaSink
-from airflow_eos.kinds.files.place import StagedFolder
 from airflow_eos.kinds.files.sink import FileSink
+from airflow_eos.kinds.files.storage import StagedFolder
 from airflow_eos.kinds.iceberg.participant import reach_of, store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 

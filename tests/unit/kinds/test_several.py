@@ -14,8 +14,8 @@ import pytest
 from airflow_eos.core import participants
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -55,8 +55,8 @@ class Recording:
 
     abandon = abort
 
-    def open(self, *, besides: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
-        self._note("open", keys(besides))
+    def open(self, *, except_known: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
+        self._note("open", keys(except_known))
         return (f"open at {self.name}",)
 
     def claim(self, owner: Any) -> None:
@@ -98,8 +98,8 @@ def both(asked: list[tuple[str, str, Any]]) -> tuple[Recording, Recording]:
 
 
 @pytest.fixture
-def group(both: Any) -> Group:
-    return Group(both)
+def group(both: Any) -> ParticipantGroup:
+    return ParticipantGroup(both)
 
 
 def test_each_work_goes_to_its_own_and_every_answer_comes_back(group, asked):
@@ -124,7 +124,7 @@ def test_what_its_system_may_end_by_itself_is_committed_first(group, asked):
 
 def test_open_work_of_all_is_listed_and_each_is_told_of_its_own_only(group, asked):
     """A participant may read more out of a key than its text: another's would not parse."""
-    assert group.open(besides=[A.identity, B.identity]) == ("open at a", "open at b")
+    assert group.open(except_known=[A.identity, B.identity]) == ("open at a", "open at b")
     assert asked == [("a", "open", ["a1"]), ("b", "open", ["b1"])]
 
 
@@ -178,7 +178,7 @@ def test_two_at_one_address_are_refused_since_they_share_a_witness(asked):
     other: Any = Recording("b", asked)
     other.members = (Member("b", "fake", {"at": "a"}),)
     with pytest.raises(ConfigurationError, match="'a' and 'b' are both"):
-        Group((one, other))
+        ParticipantGroup((one, other))
 
 
 def test_the_shortest_time_that_is_left_is_committed_first_and_not_the_shortest_timeout(asked):
@@ -186,7 +186,7 @@ def test_the_shortest_time_that_is_left_is_committed_first_and_not_the_shortest_
     participants: Any = [Recording(name, asked) for name in "abc"]
     fresh = msgspec.structs.replace(work("a", "a1", 60_000), opened_at_ms=3_590_000)
     old = work("b", "b1", 3_600_000)
-    Group(participants).commit([work("c", "c1"), fresh, old])
+    ParticipantGroup(participants).commit([work("c", "c1"), fresh, old])
     assert [name for name, _, _ in asked] == ["b", "a", "c"]
 
 

@@ -18,7 +18,7 @@ from airflow_eos.core.delivery.batch import Attempts
 from airflow_eos.core.protocol.cut import Cut
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.errors import StoreError
-from airflow_eos.kinds.files.place import StagedFolder
+from airflow_eos.kinds.files.storage import StagedFolder
 from tests.support.authority import OFFSETS, authority_of
 
 PATH = "eos/decisions/7/1.json"

@@ -14,8 +14,8 @@ from airflow_eos.core.delivery.outputs import InPlanSink
 from airflow_eos.core.delivery.port import TaskReport
 from airflow_eos.core.delivery.task import by_our_clock
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.errors import (
     DeliveryError,
     KafkaUnavailableError,
@@ -385,7 +385,7 @@ def test_what_a_person_ruled_is_followed(broker, log, ruling, visible):
 
 
 class Says:
-    """A :class:`Progress` that says the number of the batch; it lists nothing as open."""
+    """A :class:`OffsetCommit` that says the number of the batch; it lists nothing as open."""
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         assert offsets
@@ -505,13 +505,13 @@ class Both:
     def visible(self) -> dict[str, list[str]]:
         return {name: broker.visible() for name, broker in self.brokers.items()}
 
-    def participant(self) -> Group:
+    def participant(self) -> ParticipantGroup:
         members = []
         for name, broker in self.brokers.items():
             each = FakeParticipant(broker)
             each.members = (Member(name, "fake", {"at": name}),)
             members.append(each)
-        return Group(members)
+        return ParticipantGroup(members)
 
 
 class Part(FakeSink):

@@ -39,8 +39,8 @@ from airflow_eos.core.delivery.observer import (
 )
 from airflow_eos.core.delivery.start_option import Start
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.core.tally import RETRY_COUNTS
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.ops import figures as recorder
@@ -257,7 +257,7 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     taken = MagicMock(store=store), 2
     for name in ("take_over", "retained_batches"):
         monkeypatch.setattr(exactly_once, name, lambda *_, **__: taken)
-    heartbeat: Any = SimpleNamespace(observer=told.append, start=lambda _: None, mark=None)
+    heartbeat: Any = SimpleNamespace(observer=told.append, start=lambda _: None, enter_phase=None)
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
     batch = begun(MagicMock(), sink, store, heartbeat)
     batch._participant.open()
@@ -274,7 +274,7 @@ def test_what_is_asked_before_a_promise_is_asked_of_each_output_beside_figures_t
     for name, each in zip("ab", outputs, strict=True):
         each.members = (Member(name, "fake", {"at": name}),)
         each.require_decidable = asked.append
-    require_decidable(observed_participant(Group(outputs), lambda _: None), works)
+    require_decidable(observed_participant(ParticipantGroup(outputs), lambda _: None), works)
     assert asked == [[work] for work in works]
 
 

@@ -77,7 +77,7 @@ def committed(
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
 
 
-class Group:
+class ParticipantGroup:
     """Several participants as one :class:`~airflow_eos.core.protocol.participant.Participant`.
 
     Args:
@@ -133,12 +133,14 @@ class Group:
             found |= participant.outcome(own)
         return found
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the open work of all participants."""
         listed: list[OpenWork] = []
         for each in self._participants:
             names = {member.name for member in each.members}
-            listed += each.open(besides=[work for work in besides if work.participant in names])
+            listed += each.open(
+                except_known=[work for work in except_known if work.participant in names]
+            )
         return tuple(listed)
 
     def claim(self, owner: Owner) -> None:
@@ -187,7 +189,7 @@ def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
         for way in ways:
             participants.append(way())
             reached.callback(participants[-1].close)
-        together = participants[0] if len(participants) == 1 else Group(participants)
+        together = participants[0] if len(participants) == 1 else ParticipantGroup(participants)
         reached.pop_all()
     return together
 

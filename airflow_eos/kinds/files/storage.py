@@ -275,6 +275,6 @@ def _raced(do: Callable[[], bool]) -> int:
         return sum(pool.map(race, range(_RACERS)))
 
 
-def visible_data(place: StagedFolder) -> str | None:
+def visible_data(storage: StagedFolder) -> str | None:
     """Return the name of a file or folder that readers see; None where there is none."""
-    return next((name for name in sorted(place.names("")) if name[0] not in "._"), None)
+    return next((name for name in sorted(storage.names("")) if name[0] not in "._"), None)
