@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.protocol.group import reach_all
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from airflow_eos.core.delivery.port import Sink, TaskReport, TaskWriter
 from airflow_eos.core.delivery.task import SinkTask, TaskOutput
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
-from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.core.protocol.participant import Participant
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.sink import KafkaSink

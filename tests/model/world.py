@@ -36,8 +36,8 @@ from airflow_eos.core.delivery.port import TaskReport
 from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.core.delivery.takeover import require_admitted, take_over
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
-from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.core.protocol.participant import Participant
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.core.recovery.execute import execute
 from airflow_eos.errors import (
     CheckpointError,

@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position
 from airflow_eos.core.protocol.decision import encode, one_line
-from airflow_eos.core.protocol.group import alone
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError, SupersededError
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from airflow_eos.core.checkpoint.rulings import read_acceptance, rulings_on_prom
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Outcome
-from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.protocol.participant import ANEW, Admission, Owner, StartFacts, admission
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import (
     CheckpointError,

@@ -37,8 +37,8 @@ from airflow_eos.core.protocol.decision import (
     WorkIdentity,
     by_time_left,
 )
-from airflow_eos.core.protocol.group import alone, committed
 from airflow_eos.core.protocol.participant import Deciding, Participant
+from airflow_eos.core.protocol.participant_group import alone, committed
 from airflow_eos.core.protocol.promise import Outcomes, Promise
 from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
 

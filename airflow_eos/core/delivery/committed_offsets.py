@@ -13,7 +13,7 @@ from airflow_eos.core.delivery.source import require_one_cluster
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.core.delivery.takeover import leave_nothing_open, record_drained
-from airflow_eos.core.protocol.group import reach_all
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from airflow_eos.core.delivery.task import (
 )
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.protocol.decision import check_name
-from airflow_eos.core.protocol.group import reach_all
+from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.errors import ConfigurationError, SupersededError
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from airflow_eos.core.checkpoint import (
 )
 from airflow_eos.core.checkpoint.snapshot import admitted, newest_promise
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.protocol.participant import Admission, Owner, SupportsHandover
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.core.recovery.execute import execute
 from airflow_eos.core.recovery.facts import gather

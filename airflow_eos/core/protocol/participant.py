@@ -506,7 +506,7 @@ class Participant(Protocol):
     """One system under one name, as one process reaches it; or several systems as one.
 
     Each work goes to the participant that it names; see
-    :class:`~airflow_eos.core.protocol.group.Group`.
+    :class:`~airflow_eos.core.protocol.participant_group.ParticipantGroup`.
     """
 
     @property

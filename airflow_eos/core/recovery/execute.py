@@ -35,8 +35,8 @@ from airflow_eos.core.checkpoint.terms import require_in_flight, still_in_flight
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, by_time_left
-from airflow_eos.core.protocol.group import collect_all, committed
 from airflow_eos.core.protocol.participant import Member, Participant
+from airflow_eos.core.protocol.participant_group import collect_all, committed
 from airflow_eos.core.recovery.facts import gather, read_facts
 from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step, make_plan
 from airflow_eos.errors import (

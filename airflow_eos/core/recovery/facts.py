@@ -15,7 +15,7 @@ from airflow_eos.core.checkpoint.rulings import with_rulings
 from airflow_eos.core.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import Outcome
-from airflow_eos.core.protocol.group import alone
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, named_by
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, pip
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
-from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import in_turn
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:

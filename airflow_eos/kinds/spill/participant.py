@@ -30,7 +30,7 @@ from airflow_eos.core.protocol.decision import (
     is_key,
     require_own,
 )
-from airflow_eos.core.protocol.group import collect_all, in_turn
+from airflow_eos.core.protocol.participant_group import collect_all, in_turn
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from airflow_eos.core.protocol.decision import (
     WorkIdentity,
     require_own,
 )
-from airflow_eos.core.protocol.group import in_turn
 from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership
+from airflow_eos.core.protocol.participant_group import in_turn
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,

@@ -19,7 +19,7 @@ from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import begun_sources, read_state
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.protocol.decision import one_line
-from airflow_eos.core.protocol.group import alone
+from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.recovery.execute import watched
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool

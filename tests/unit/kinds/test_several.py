@@ -14,8 +14,8 @@ import pytest
 from airflow_eos.core import participants
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -98,8 +98,8 @@ def both(asked: list[tuple[str, str, Any]]) -> tuple[Recording, Recording]:
 
 
 @pytest.fixture
-def group(both: Any) -> Group:
-    return Group(both)
+def group(both: Any) -> ParticipantGroup:
+    return ParticipantGroup(both)
 
 
 def test_each_work_goes_to_its_own_and_every_answer_comes_back(group, asked):
@@ -178,7 +178,7 @@ def test_two_at_one_address_are_refused_since_they_share_a_witness(asked):
     other: Any = Recording("b", asked)
     other.members = (Member("b", "fake", {"at": "a"}),)
     with pytest.raises(ConfigurationError, match="'a' and 'b' are both"):
-        Group((one, other))
+        ParticipantGroup((one, other))
 
 
 def test_the_shortest_time_that_is_left_is_committed_first_and_not_the_shortest_timeout(asked):
@@ -186,7 +186,7 @@ def test_the_shortest_time_that_is_left_is_committed_first_and_not_the_shortest_
     participants: Any = [Recording(name, asked) for name in "abc"]
     fresh = msgspec.structs.replace(work("a", "a1", 60_000), opened_at_ms=3_590_000)
     old = work("b", "b1", 3_600_000)
-    Group(participants).commit([work("c", "c1"), fresh, old])
+    ParticipantGroup(participants).commit([work("c", "c1"), fresh, old])
     assert [name for name, _, _ in asked] == ["b", "a", "c"]
 
 

@@ -14,8 +14,8 @@ from airflow_eos.core.checkpoint import CheckpointStore, claim
 from airflow_eos.core.checkpoint.cuts import CutLog, CutWriter
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, later_than, stamp_of
 from airflow_eos.core.protocol.decision import Decision, PreparedWork, Verdict
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import StoreError, SupersededError
 from airflow_eos.kafka.participant import KafkaParticipant
@@ -65,7 +65,7 @@ def writer(
     in_flight: Callable[[int], None] = lambda _batch: None,
     retained: int | None = None,
 ) -> CutWriter:
-    return CutWriter(store, Group(participants), in_flight, retained)
+    return CutWriter(store, ParticipantGroup(participants), in_flight, retained)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from airflow_eos.core.delivery.outputs import InPlanSink
 from airflow_eos.core.delivery.port import TaskReport
 from airflow_eos.core.delivery.task import by_our_clock
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.errors import (
     DeliveryError,
     KafkaUnavailableError,
@@ -469,13 +469,13 @@ class Both:
     def visible(self) -> dict[str, list[str]]:
         return {name: broker.visible() for name, broker in self.brokers.items()}
 
-    def participant(self) -> Group:
+    def participant(self) -> ParticipantGroup:
         members = []
         for name, broker in self.brokers.items():
             each = FakeParticipant(broker)
             each.members = (Member(name, "fake", {"at": name}),)
             members.append(each)
-        return Group(members)
+        return ParticipantGroup(members)
 
 
 class Part(FakeSink):

@@ -39,8 +39,8 @@ from airflow_eos.core.delivery.observer import (
 )
 from airflow_eos.core.delivery.start_option import Start
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
-from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant_group import ParticipantGroup
 from airflow_eos.core.tally import RETRY_COUNTS
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.ops import figures as recorder
@@ -274,7 +274,7 @@ def test_what_is_asked_before_a_promise_is_asked_of_each_output_beside_figures_t
     for name, each in zip("ab", outputs, strict=True):
         each.members = (Member(name, "fake", {"at": name}),)
         each.require_decidable = asked.append
-    require_decidable(observed_participant(Group(outputs), lambda _: None), works)
+    require_decidable(observed_participant(ParticipantGroup(outputs), lambda _: None), works)
     assert asked == [[work] for work in works]
 
 

@@ -77,7 +77,7 @@ def committed(
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
 
 
-class Group:
+class ParticipantGroup:
     """Several participants as one :class:`~airflow_eos.core.protocol.participant.Participant`.
 
     Args:
@@ -187,7 +187,7 @@ def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
         for way in ways:
             participants.append(way())
             reached.callback(participants[-1].close)
-        together = participants[0] if len(participants) == 1 else Group(participants)
+        together = participants[0] if len(participants) == 1 else ParticipantGroup(participants)
         reached.pop_all()
     return together
 
