@@ -12,7 +12,7 @@ from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.topics import LostInput
 from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
 from airflow_eos.core.delivery.input_check import InputCheck
-from airflow_eos.core.delivery.port import ProgressPlace
+from airflow_eos.core.delivery.port import OffsetCommitTarget
 from airflow_eos.core.delivery.replay import ReplayChecks
 from airflow_eos.core.delivery.start import begin, guarantee_of
 from airflow_eos.core.delivery.start_option import Start, StartOption
@@ -54,7 +54,7 @@ def start_of(
     heartbeat: Any,
     *,
     plan: Any = None,
-    consumer_group: ProgressPlace | None = None,
+    consumer_group: OffsetCommitTarget | None = None,
     wrap: Callable[[Any], Any] = lambda sink: sink,
     resources: Any = None,
 ) -> Start:

@@ -19,7 +19,7 @@ import structlog
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
-from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Progress, TaskReport
+from airflow_eos.core.delivery.port import BatchFunction, BatchSink, OffsetCommit, TaskReport
 from airflow_eos.core.delivery.replay import (
     Replay,
     ReplayChecks,
@@ -84,7 +84,7 @@ class ExactlyOnceBatch(BatchFunction):
         driver: str,
         on_phase: Callable[[int, Phase], None],
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
-        progress: Progress | None = None,
+        progress: OffsetCommit | None = None,
         kept: PerishableRows | None = None,
         reading: ReplayChecks | None = None,
         reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),

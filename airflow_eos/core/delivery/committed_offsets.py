@@ -18,7 +18,7 @@ from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import Tenure
-    from airflow_eos.core.delivery.port import Progress, ProgressPlace
+    from airflow_eos.core.delivery.port import OffsetCommit, OffsetCommitTarget
     from airflow_eos.core.delivery.start_option import Start
     from airflow_eos.core.protocol.participant import Participant
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class CommittedOffsets(StartOption):
     """The user's choice of a group, or none."""
 
-    def __init__(self, place: ProgressPlace | None) -> None:
-        self._place = place
-        self.progress: Progress | None = None
+    def __init__(self, target: OffsetCommitTarget | None) -> None:
+        self._target = target
+        self.progress: OffsetCommit | None = None
         self._participant: Participant | None = None
 
     def examine(self, start: Start) -> None:
         """Refuse a group that cannot show how far this query is."""
-        if self._place is None:
+        if self._target is None:
             return
         require_one_cluster(start.read.sources)
         if start.sink.guarantee != "exactly_once" or PROGRESS in start.sink.names:
@@ -42,7 +42,7 @@ class CommittedOffsets(StartOption):
                 f"{start.sink.guarantee!r}), whose decisions name it, and no output may be called "
                 f"{PROGRESS!r} beside it."
             )
-        kept = stateful(start.read.frame) if self._place.resume else ()
+        kept = stateful(start.read.frame) if self._target.resume else ()
         if kept:
             raise ConfigurationError(
                 f"The query keeps state ({', '.join(kept)}), which is in its checkpoint alone: an "
@@ -53,11 +53,11 @@ class CommittedOffsets(StartOption):
     def reached(self, start: Start) -> Participant:
         """Reach all participants as one; the one that says how far the pipeline is comes last."""
         interval = start.settings.interval
-        if self._place is None:
+        if self._target is None:
             participant = start.sink.connect(interval)
             self._participant = start.resources.enter_context(closing(participant))
             return self._participant
-        self.progress = self._place.opened(start.store)
+        self.progress = self._target.connected(start.store)
         with closed_on_error(self.progress.participant) as last:
             found = reach_all([partial(start.sink.connect, interval), lambda: last])
         self._participant = start.resources.enter_context(closing(found))

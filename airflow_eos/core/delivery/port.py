@@ -140,7 +140,7 @@ class Former(NamedTuple):
     decision: Decision | None
 
 
-class Progress(Protocol):
+class OffsetCommit(Protocol):
     """A place where a pipeline says how far it is: work without rows, which follows the rows."""
 
     @property
@@ -192,15 +192,15 @@ class Progress(Protocol):
         ...
 
 
-class ProgressPlace(Protocol):
-    """A user's choice of a :class:`Progress`."""
+class OffsetCommitTarget(Protocol):
+    """A user's choice of a :class:`OffsetCommit`."""
 
     @property
     def resume(self) -> bool:
         """Whether an empty checkpoint goes on from the progress there."""
         ...
 
-    def opened(self, store: CheckpointStore) -> Progress:
+    def connected(self, store: CheckpointStore) -> OffsetCommit:
         """Reach the place, for the pipeline of that checkpoint; refuse one that cannot work."""
         ...
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.delivery.outputs import Output
-    from airflow_eos.core.delivery.port import BatchFunction, ProgressPlace, Sink
+    from airflow_eos.core.delivery.port import BatchFunction, OffsetCommitTarget, Sink
     from airflow_eos.core.delivery.source import OwnSource
     from airflow_eos.core.protocol.decision import Guarantee
 
@@ -60,7 +60,7 @@ def start_exactly_once(
     guarantee: Guarantee = "exactly_once",
     storage_options: Mapping[str, str] | None = None,
     policy: CheckpointPolicy | None = None,
-    consumer_group: ProgressPlace | None = None,
+    consumer_group: OffsetCommitTarget | None = None,
     standby: bool = False,
     reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:

@@ -41,7 +41,7 @@ from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.core.checkpoint.mend import Mend
-    from airflow_eos.core.delivery.port import Former, Progress
+    from airflow_eos.core.delivery.port import Former, OffsetCommit
     from airflow_eos.core.protocol.participant import Participant
 
 
@@ -122,7 +122,7 @@ def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) ->
 
 
 def record_drained(
-    tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
+    tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: OffsetCommit
 ) -> None:
     """Record at the end of a run that nothing is open and all is settled, if that is so.
 
@@ -165,7 +165,7 @@ def take_over(
     *,
     driver: str,
     on_term: Callable[[int], None] = lambda _term: None,
-    progress: Progress | None = None,
+    progress: OffsetCommit | None = None,
     admitted: Admitted | None = None,
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
@@ -222,7 +222,7 @@ def take_over(
 
 
 def require_admitted(
-    store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
+    store: CheckpointStore, participant: Participant, driver: str, progress: OffsetCommit | None
 ) -> Admitted:
     """Ask the gate for the first time in a start.
 

@@ -96,7 +96,7 @@ class ConsumerGroup:
             found.setdefault(topic, {})[str(partition)] = offset
         return msgspec.json.encode(found).decode()
 
-    def opened(self, store: CheckpointStore) -> GroupProgress:
+    def connected(self, store: CheckpointStore) -> GroupProgress:
         """Connect to the group, for the pipeline of ``store``; close its participant when done.
 
         Raises:
@@ -231,7 +231,7 @@ _REFRESH_S = 6 * 3600.0
 
 
 class GroupProgress:
-    """See :class:`~airflow_eos.core.delivery.port.Progress`.
+    """See :class:`~airflow_eos.core.delivery.port.OffsetCommit`.
 
     Args:
         participant: the participant of the group.
@@ -249,7 +249,7 @@ class GroupProgress:
         self._closed = threading.Event()
 
     def former(self, pipeline: str) -> Former | None:
-        """See :meth:`Progress.former`."""
+        """See :meth:`OffsetCommit.former`."""
         standing = self._standing()
         if newest_planned(self._store) is not None or standing.began(pipeline):
             return None
@@ -263,7 +263,7 @@ class GroupProgress:
         return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
 
     def begin(self) -> None:
-        """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""
+        """See :meth:`OffsetCommit.begin`: an empty checkpoint that goes on takes the group over."""
         threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
         if newest_planned(self._store) is not None:
             self.participant.offsets.replace(self._going_on)
@@ -292,7 +292,7 @@ class GroupProgress:
                 log.exception("group_not_refreshed")
 
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
-        """See :meth:`Progress.drained`; marks nothing where the group is at another batch."""
+        """See :meth:`OffsetCommit.drained`; marks nothing where the group is at another batch."""
         pipeline = self._pipeline
         mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 

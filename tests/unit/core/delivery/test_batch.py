@@ -349,7 +349,7 @@ def test_what_a_person_ruled_is_followed(broker, log, ruling, visible):
 
 
 class Says:
-    """A :class:`Progress` that says the number of the batch; it lists nothing as open."""
+    """A :class:`OffsetCommit` that says the number of the batch; it lists nothing as open."""
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         assert offsets

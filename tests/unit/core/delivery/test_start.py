@@ -312,7 +312,7 @@ def test_a_group_stops_before_its_connection_is_closed(noted):
     for each, name in ((group, "the group"), (group.participant, "its connection")):
         each.close.side_effect = partial(said.append, f"{name} is closed")
     one.sink.connect.return_value.close.side_effect = partial(said.append, "the sink's is closed")
-    offsets = CommittedOffsets(MagicMock(opened=lambda _: group))
+    offsets = CommittedOffsets(MagicMock(connected=lambda _: group))
     offsets.reached(one)
     assert offsets.progress is group
     one.close()
