@@ -108,7 +108,9 @@ class MixedDriver(Driver):
         world = self.world
         sink: Any = MixedSink(self)
         self.marks = sink.marks
-        heartbeat: Any = SimpleNamespace(observer=None, start=self._begins, mark=lambda *_: None)
+        heartbeat: Any = SimpleNamespace(
+            observer=None, start=self._begins, enter_phase=lambda *_: None
+        )
         spark: Any = SimpleNamespace(
             sparkContext=SimpleNamespace(applicationId=self.name, setLocalProperty=lambda *_: None),
             conf=SimpleNamespace(get=lambda _: str(world.retained)),

@@ -341,7 +341,7 @@ class BeatLoop:
         self._beat()
         self._thread.start()
 
-    def mark(self, batch_id: int, phase: Phase) -> None:
+    def enter_phase(self, batch_id: int, phase: Phase) -> None:
         """Set the batch and phase that the next beat tells."""
         self._own.batch_id, self._own.phase = batch_id, phase
         self._feed.tell(events.Phased(batch_id, phase))

@@ -92,7 +92,7 @@ class ExactlyOnce(GuaranteeOption):
         cuts = CutWriter(store, self._participant, tenure.require, retained)
 
         def on_phase(batch_id: int, phase: Phase) -> None:
-            start.heartbeat.mark(batch_id, phase)
+            start.heartbeat.enter_phase(batch_id, phase)
             if phase == "preparing":
                 tell_pipeline(start.spark, cuts.log.pipeline)
             if phase == "waiting":

@@ -233,7 +233,7 @@ def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -
         start.sink.marks or VisibilityMarkers(start.store),
         tenure,
         retained=retained_batches(start.spark),
-        on_phase=start.heartbeat.mark,
+        on_phase=start.heartbeat.enter_phase,
     )
 
 

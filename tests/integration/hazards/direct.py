@@ -43,7 +43,7 @@ SPARK: Any = SimpleNamespace(
     conf=SimpleNamespace(get=lambda _name, default=None: default),
 )
 PULSE: Any = SimpleNamespace(
-    start=lambda _term: None, mark=lambda _batch, _phase: None, term=None, observer=None
+    start=lambda _term: None, enter_phase=lambda _batch, _phase: None, term=None, observer=None
 )
 
 

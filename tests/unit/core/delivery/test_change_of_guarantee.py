@@ -59,7 +59,9 @@ def no_spark(monkeypatch) -> None:
 
 def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
     """As ``start_exactly_once`` does, short of the query."""
-    heartbeat: Any = SimpleNamespace(observer=None, start=lambda _: None, mark=lambda *_: None)
+    heartbeat: Any = SimpleNamespace(
+        observer=None, start=lambda _: None, enter_phase=lambda *_: None
+    )
     told = sink or MagicMock(connect=lambda _: FakeParticipant(FakeBroker()), keeping=())
     told.guarantee, told.marks = guarantee, None
     return begun(MagicMock(), told, store, heartbeat)

@@ -372,7 +372,7 @@ def begin(store, monkeypatch):
     """Begin as this start; returns what was taken."""
     taken: list[str] = []
     driver = SimpleNamespace(
-        start=lambda _: taken.append("the heartbeat"), mark=None, observer=None
+        start=lambda _: taken.append("the heartbeat"), enter_phase=None, observer=None
     )
 
     def take_over(*_: Any, **__: Any) -> Any:

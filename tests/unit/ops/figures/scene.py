@@ -71,7 +71,7 @@ class Scene:
                 authority_of(self.store, decisions),
                 rulings=lambda _unknown: {},
                 driver="driver",
-                on_phase=self.heartbeat.mark,
+                on_phase=self.heartbeat.enter_phase,
             ),
             self.heartbeat,
         )

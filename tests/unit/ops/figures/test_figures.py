@@ -257,7 +257,7 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     taken = MagicMock(store=store), 2
     for name in ("take_over", "retained_batches"):
         monkeypatch.setattr(exactly_once, name, lambda *_, **__: taken)
-    heartbeat: Any = SimpleNamespace(observer=told.append, start=lambda _: None, mark=None)
+    heartbeat: Any = SimpleNamespace(observer=told.append, start=lambda _: None, enter_phase=None)
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
     batch = begun(MagicMock(), sink, store, heartbeat)
     batch._participant.open()
