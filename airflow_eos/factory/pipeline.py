@@ -271,5 +271,9 @@ def eos_pipeline(
     """
     require_known("eos_pipeline", settings, arguments_of(Pipeline))
     chosen = Pipeline(**settings) if pipeline is None else replace(pipeline, **settings)
-    marks = taken(eos_pipeline, {"tags": tags})["tags"]
-    return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)
+    dag_tags = taken(eos_pipeline, {"tags": tags})["tags"]
+    return (
+        running(chosen, dag_tags),
+        recovery(chosen, dag_tags, notifiers),
+        watchdog(chosen, dag_tags),
+    )

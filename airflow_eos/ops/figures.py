@@ -67,19 +67,19 @@ class Story:
 
     batch_id: int
     began_ns: int
-    marks: list[tuple[Step, int]] = field(default_factory=list)
+    step_begins: list[tuple[Step, int]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.marks.append(("look", self.began_ns))
+        self.step_begins.append(("look", self.began_ns))
 
     def enter(self, step: Step, at_ns: int) -> None:
         """Begin a step, which ends the step before; never earlier than that one began."""
-        self.marks.append((step, max(at_ns, self.marks[-1][1])))
+        self.step_begins.append((step, max(at_ns, self.step_begins[-1][1])))
 
     def has_been(self, step: Step) -> bool:
         """Whether the step was entered before."""
-        return any(mark == step for mark, _ in self.marks)
+        return any(begun == step for begun, _ in self.step_begins)
 
     def committed(self, progress: Mapping[str, Any]) -> tuple[Span, ...]:
         """Return the steps with Spark's part: its plan before, its commit after."""
@@ -90,10 +90,11 @@ class Story:
 
     def spans(self, end_ns: int) -> tuple[Span, ...]:
         """Return the steps up to ``end_ns``."""
-        begins = [at for _, at in self.marks]
+        begins = [at for _, at in self.step_begins]
         ends = [*begins[1:], max(end_ns, begins[-1])]
         return tuple(
-            Span(step, begin, end) for (step, begin), end in zip(self.marks, ends, strict=True)
+            Span(step, begin, end)
+            for (step, begin), end in zip(self.step_begins, ends, strict=True)
         )
 
 
@@ -374,7 +375,7 @@ class Recorder:
         story, self._story = self._story, None
         if story is not None:
             # A batch that has returned was settled; how long Spark took to commit it is not known.
-            end_ns = story.marks[-1][1] if story.has_been("commit") else at_ns
+            end_ns = story.step_begins[-1][1] if story.has_been("commit") else at_ns
             self._tell(story, story.spans(end_ns), error)
 
     def _tell(

@@ -102,12 +102,12 @@ class MixedDriver(Driver):
     cut: Cut
     guarantee: Guarantee
     term: int = 0
-    marks: VisibilityMarkers | None = field(default=None, init=False)
+    visibility_markers: VisibilityMarkers | None = field(default=None, init=False)
 
     def run(self) -> None:
         world = self.world
         sink: Any = MixedSink(self)
-        self.marks = sink.marks
+        self.visibility_markers = sink.visibility_markers
         heartbeat: Any = SimpleNamespace(
             observer=None, start=self._begins, enter_phase=lambda *_: None
         )
@@ -156,7 +156,7 @@ class MixedSink(ModelSink):
         return self.driver.guarantee
 
     @property
-    def marks(self) -> VisibilityMarkers | None:
+    def visibility_markers(self) -> VisibilityMarkers | None:
         if not hasattr(self, "_marks"):
             self._marks = VisibilityMarkers.of(self.driver.world.store, self.guarantee)
         return self._marks
@@ -187,7 +187,9 @@ class MixedSink(ModelSink):
         driver, batch = self.driver, self.driver._running.batch
 
         def write() -> bool:
-            if self.marks is not None and not self.marks.is_first(batch, task):
+            if self.visibility_markers is not None and not self.visibility_markers.is_first(
+                batch, task
+            ):
                 return True
             for row in content:
                 external("write row", partial(self._seen, row), model_wire.no_answer)

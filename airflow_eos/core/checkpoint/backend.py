@@ -141,7 +141,7 @@ def standby_path(name: str) -> str:
     return f"{STANDBYS}/{name}.json"
 
 
-def mark_path(batch_id: int) -> str:
+def visibility_marker_path(batch_id: int) -> str:
     """Return ``spent/<batch>/mark``: some rows of the batch may be visible, whatever is decided."""
     return f"{SPENT}/{batch_id}/mark"
 

@@ -54,15 +54,15 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if other is None or self.task != other.task:
             return False
         drawn = _DRAWN.fullmatch(other.submission) is not None
-        return not drawn or other.submission.startswith(self._mark)
+        return not drawn or other.submission.startswith(self._task_digest)
 
     def begun_anew(self) -> StartedBy:
         """Return the next start of this task, with a new submission."""
-        submission = f"{self._mark}{uuid.uuid4().hex}"
+        submission = f"{self._task_digest}{uuid.uuid4().hex}"
         return msgspec.structs.replace(self, submission=submission)
 
     @property
-    def _mark(self) -> str:
+    def _task_digest(self) -> str:
         return hashlib.sha256(repr(self.task).encode()).hexdigest()[:_MARK]
 
     @property

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, mark_path
+from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.heartbeat import heard
 from airflow_eos.core.checkpoint.inputs import require_held
@@ -259,7 +259,7 @@ def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
     if newest_term(store) or read_pipeline(store) or store.folders(DECISIONS):
         return None
     batch = read_state(store).in_flight
-    if batch is None or store.head(mark_path(batch)) is not None:
+    if batch is None or store.head(visibility_marker_path(batch)) is not None:
         return None
     return OwnershipError(
         f"{store.location}: batch {batch} is planned and not complete, and no driver of this "

@@ -49,7 +49,7 @@ class OneSink:
     Attributes:
         sink: where the rows go.
         guarantee: see :func:`~airflow_eos.core.delivery.task.outlet`.
-        marks: where tasks mark that they have begun (at most once).
+        visibility_markers: where tasks mark that they have begun (at most once).
         typed: whether rows have the sink's types already, as a part of several outputs.
         fused: for a source that reads in Arrow: runs a task over what the source reads, as a part
             of the streaming query. Batches that are replayed are Spark rows like any others.
@@ -57,7 +57,7 @@ class OneSink:
 
     sink: Sink
     guarantee: Guarantee = "exactly_once"
-    marks: VisibilityMarkers | None = None
+    visibility_markers: VisibilityMarkers | None = None
     typed: bool = False
     fused: Callable[[SinkTask], DataFrame] | None = None
 
@@ -77,8 +77,8 @@ class OneSink:
 
     def bound(self, store: CheckpointStore) -> OneSink:
         """See :meth:`Sink.bound`."""
-        marks = VisibilityMarkers.of(store, self.guarantee)
-        return replace(self, sink=self.sink.bound(store), marks=marks)
+        visibility_markers = VisibilityMarkers.of(store, self.guarantee)
+        return replace(self, sink=self.sink.bound(store), visibility_markers=visibility_markers)
 
     def connect(self, interval: timedelta) -> Participant:
         """See :meth:`Sink.connect`."""
@@ -99,9 +99,9 @@ class OneSink:
         """See :meth:`BatchSink.tasks`; ``warms``: tasks that do not write warm their workers."""
         outlets = [outlet(self.sink, self.guarantee, warms=warms)]
         if self.fused is not None and rows.isStreaming:
-            return self.fused(SinkTask(tuple(outlets), marks=self.marks))
+            return self.fused(SinkTask(tuple(outlets), visibility_markers=self.visibility_markers))
         hashed = with_row_hashes(distributed(self.sink, rows), fixed=is_fixed(self.sink))
-        return reports_of(hashed, outlets, only=only, marks=self.marks)
+        return reports_of(hashed, outlets, only=only, visibility_markers=self.visibility_markers)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -161,7 +161,7 @@ class Outputs:
 
     outputs: tuple[Output, ...]
     guarantee: Guarantee = "exactly_once"
-    marks: VisibilityMarkers | None = None
+    visibility_markers: VisibilityMarkers | None = None
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
@@ -191,8 +191,8 @@ class Outputs:
     def bound(self, store: CheckpointStore) -> Outputs:
         """Bind each output's sink; see :meth:`Sink.bound`."""
         bound = tuple(each.bound(store) for each in self.outputs)
-        marks = VisibilityMarkers.of(store, self.guarantee)
-        return replace(self, outputs=bound, marks=marks)
+        visibility_markers = VisibilityMarkers.of(store, self.guarantee)
+        return replace(self, outputs=bound, visibility_markers=visibility_markers)
 
     def connect(self, interval: timedelta) -> Participant:
         """Connect all sinks as one participant, or none; see :meth:`Sink.connect`."""
@@ -240,7 +240,7 @@ class Outputs:
             outlet(each.sink, self.guarantee, column=each.name, warms=warms)
             for each in self.outputs
         ]
-        return reports_of(rows, outlets, only=only, marks=self.marks)
+        return reports_of(rows, outlets, only=only, visibility_markers=self.visibility_markers)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""

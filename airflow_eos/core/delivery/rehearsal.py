@@ -348,13 +348,13 @@ def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
     """Return the rows to keep in a topic: headers tell the batch and the output of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    marks = F.array(
+    headers = F.array(
         *(
             F.struct(F.lit(name).alias("key"), F.lit(said.encode()).alias("value"))
             for name, said in (("eos-batch", str(batch)), ("eos-output", output))
         )
     )
-    told = F.concat("headers", marks) if "headers" in rows.columns else marks
+    told = F.concat("headers", headers) if "headers" in rows.columns else headers
     return rows.drop("topic", "partition").withColumn("headers", told)
 
 

@@ -256,10 +256,10 @@ def reports_of(
     outlets: Collection[TaskOutput],
     *,
     only: Collection[int] | None,
-    marks: VisibilityMarkers | None = None,
+    visibility_markers: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """Return the reports of each task; reading them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), visibility_markers)
     return hashed.mapInArrow(task, "report binary")
 
 
@@ -335,13 +335,13 @@ class SinkTask:
     Attributes:
         outlets: one output for each participant.
         only: the tasks that write (all when None); the others drain their rows.
-        marks: where a task marks that it has begun, at most once: a task that runs again, or beside
-            another copy of it, drains its rows as well.
+        visibility_markers: where a task marks that it has begun, at most once: a task that runs
+            again, or beside another copy of it, drains its rows as well.
     """
 
     outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
-    marks: VisibilityMarkers | None = None
+    visibility_markers: VisibilityMarkers | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and yield its reports."""
@@ -359,10 +359,10 @@ class SinkTask:
 
     def _is_first(self, context: TaskContext) -> bool:
         """Whether no run of the task has begun, by marks: a repeated stage counts attempts anew."""
-        if self.marks is None:
+        if self.visibility_markers is None:
             return True
         batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
-        return self.marks.is_first(int(str(batch)), context.partitionId())
+        return self.visibility_markers.is_first(int(str(batch)), context.partitionId())
 
     def run(
         self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]

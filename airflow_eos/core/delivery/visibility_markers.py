@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint.backend import SPENT, mark_path
+from airflow_eos.core.checkpoint.backend import SPENT, visibility_marker_path
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore
@@ -39,19 +39,21 @@ class VisibilityMarkers:
 
     def begin(self, batch_id: int) -> bool:
         """Mark the batch; return True only for its first mark ever."""
-        return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
+        return self.store.create(
+            visibility_marker_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode()
+        )
 
     def begin_again(self, batch_id: int) -> None:
         """Mark the batch, whoever has marked it before."""
-        self.store.put(mark_path(batch_id), self.run.encode())
+        self.store.put(visibility_marker_path(batch_id), self.run.encode())
 
     def is_first(self, batch_id: int, task: int) -> bool:
         """Whether a task may write: nobody has begun the task, and its driver's mark stands."""
         own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
-        standing = self.store.get(mark_path(batch_id)) if own else None
+        standing = self.store.get(visibility_marker_path(batch_id)) if own else None
         return standing is not None and standing.startswith(self.run.encode())
 
     def prune(self, batch_id: int) -> None:
         """Remove a batch's marks, the driver's first: no task writes from then on."""
-        self.store.delete([mark_path(batch_id)])
+        self.store.delete([visibility_marker_path(batch_id)])
         self.store.delete_folder(f"{SPENT}/{batch_id}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.core.checkpoint.backend import mark_path
+from airflow_eos.core.checkpoint.backend import visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
@@ -48,7 +48,8 @@ class MarkedBatch(BatchFunction):
 
     Args:
         sink: writes the rows, visible at once.
-        marks: the driver's marks, and those that the tasks of ``sink`` look for, where they do.
+        visibility_markers: the driver's marks, and those that the tasks of ``sink`` look for, where
+            they do.
         tenure: our term: marks are pruned, so a driver that slept may find a place empty.
         retained: the number of batches that Spark's logs go back.
         on_phase: called with (batch, phase) as the batch goes on; for the heartbeat.
@@ -57,14 +58,14 @@ class MarkedBatch(BatchFunction):
     def __init__(
         self,
         sink: BatchSink,
-        marks: VisibilityMarkers,
+        visibility_markers: VisibilityMarkers,
         tenure: Tenure,
         *,
         retained: int,
         on_phase: Callable[[int, Phase], None],
     ) -> None:
         self._sink = sink
-        self._marks = marks
+        self._visibility_markers = visibility_markers
         self._tenure = tenure
         self._retained = retained
         self._on_phase = on_phase
@@ -77,7 +78,7 @@ class MarkedBatch(BatchFunction):
         """
         self._on_phase(batch_id, "preparing")
         self._write(df, batch_id)
-        self._marks.prune(batch_id - self._retained)
+        self._visibility_markers.prune(batch_id - self._retained)
         self._on_phase(batch_id, "waiting")
 
     @abstractmethod
@@ -92,13 +93,13 @@ class AtLeastOnceBatch(MarkedBatch):
     """
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        self._marks.begin_again(batch_id)
+        self._visibility_markers.begin_again(batch_id)
         self._require_newest(batch_id)
         self._sink.prepare(df)
         failpoint("written")
 
     def _require_newest(self, batch_id: int) -> None:
-        newest = newest_term(self._marks.store)
+        newest = newest_term(self._visibility_markers.store)
         if newest > self._tenure.term.number:
             raise SupersededError(
                 f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
@@ -121,7 +122,7 @@ class AtMostOnceBatch(MarkedBatch):
     """A batch whose rows are visible at once, or never where some may have been written before."""
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        first = self._marks.begin(batch_id)
+        first = self._visibility_markers.begin(batch_id)
         self._tenure.require(batch_id)
         failpoint("spent")
         rows = self._sink.rows(df)
@@ -138,7 +139,7 @@ class AtMostOnceBatch(MarkedBatch):
 def may_be_visible(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although no decision promises them."""
     batch = read_state(store).in_flight
-    return batch is not None and store.head(mark_path(batch)) is not None
+    return batch is not None and store.head(visibility_marker_path(batch)) is not None
 
 
 # --- their starts ---------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class AtMostOnce(GuaranteeOption):
 def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -> Marked:
     return kind(
         start.wrapped(sink),
-        start.sink.marks or VisibilityMarkers(start.store),
+        start.sink.visibility_markers or VisibilityMarkers(start.store),
         tenure,
         retained=retained_batches(start.spark),
         on_phase=start.heartbeat.enter_phase,

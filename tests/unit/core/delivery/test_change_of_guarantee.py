@@ -63,7 +63,7 @@ def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
         observer=None, start=lambda _: None, enter_phase=lambda *_: None
     )
     told = sink or MagicMock(connect=lambda _: FakeParticipant(FakeBroker()), keeping=())
-    told.guarantee, told.marks = guarantee, None
+    told.guarantee, told.visibility_markers = guarantee, None
     return begun(MagicMock(), told, store, heartbeat)
 
 

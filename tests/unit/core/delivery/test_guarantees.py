@@ -69,7 +69,7 @@ def driver(store: CheckpointStore, sink: Any, *, retained: int = 2) -> AtMostOnc
 
 def run(batch: AtMostOnceBatch, number: int, *rows: str) -> None:
     """As Spark does: plan the batch, then call for it."""
-    batch._marks.store.put(f"offsets/{number}", b"v1")
+    batch._visibility_markers.store.put(f"offsets/{number}", b"v1")
     batch(list(rows), number)  # type: ignore[arg-type]
 
 
@@ -135,7 +135,9 @@ def seen(monkeypatch) -> list[int]:
 
 def let_task_run(marks: VisibilityMarkers, seen: list[int]) -> None:
     """And report, whether or not it writes."""
-    task = SinkTask((TaskOutput("sink", lambda _task, _attempt: Writer(seen)),), marks=marks)
+    task = SinkTask(
+        (TaskOutput("sink", lambda _task, _attempt: Writer(seen)),), visibility_markers=marks
+    )
     rows = pa.record_batch({"value": ["a"], HASH_COLUMN: pa.array([1], pa.int64())})
     [reported] = list(task(iter([rows])))
     assert reported.num_rows == 1
