@@ -103,7 +103,7 @@ class AppSettings:
         given = {}
         for name, setting in SETTINGS.items():
             value = getattr(args, setting.short)
-            is_told = value is not None and value == setting.told(os.environ)
+            is_told = value is not None and value == setting.from_environment(os.environ)
             said = setting.variable if is_told else setting.flag
             given[name] = setting.argument.of(said, value)
         return cls(**given)
@@ -134,7 +134,7 @@ class Setting:
         unit = "_MS" if isinstance(self.argument.type, TimeSpan) else ""
         return f"EOS_{self.name.upper()}{unit}"
 
-    def told(self, environment: Mapping[str, str]) -> str | bool | None:
+    def from_environment(self, environment: Mapping[str, str]) -> str | bool | None:
         """Return what the environment says, as on a command line; None where it says nothing.
 
         Raises:

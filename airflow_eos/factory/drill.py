@@ -134,7 +134,7 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
             kill=lambda victim: kill_elsewhere(victim, here()),
         )
         try:
-            report = made.run().told(limit_s)
+            report = made.run().as_json(limit_s)
         except EosError as error:
             report = {"ok": False, "why": str(error)}
             answered(context["ti"].xcom_push, key="report", value=report)

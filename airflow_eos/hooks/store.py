@@ -277,12 +277,15 @@ class ParticipantsHook(AnsweredHook):
 
     def reach(self) -> dict[str, Any]:
         """Return the connections' settings by name or kind (ConfigurationError: one has none)."""
-        return {name: told(self.get_connection(each)) for name, each in self.conn_ids.items()}
+        return {
+            name: settings_of(self.get_connection(each)) for name, each in self.conn_ids.items()
+        }
 
     async def areach(self) -> dict[str, Any]:
         """Return :meth:`reach` inside a trigger, whose event loop may not be blocked."""
         return {
-            name: told(await self.aget_connection(each)) for name, each in self.conn_ids.items()
+            name: settings_of(await self.aget_connection(each))
+            for name, each in self.conn_ids.items()
         }
 
     def get_conn(self) -> dict[str, Any]:
@@ -290,7 +293,7 @@ class ParticipantsHook(AnsweredHook):
         return self.reach()
 
 
-def told(connection: Connection) -> Any:
+def settings_of(connection: Connection) -> Any:
     """Return the settings with which a participant connects, from an Airflow connection.
 
     Raises:

@@ -30,7 +30,7 @@ def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
         _partitions(consumer, topic)
     refused: list[KafkaError] = []
 
-    def told(error: KafkaError | None, _row: object) -> None:
+    def on_delivery(error: KafkaError | None, _row: object) -> None:
         if error is not None:
             refused.append(error)
 
@@ -39,7 +39,7 @@ def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
     for key, value in rows:
         while True:
             try:
-                producer.produce(topic, key=key, value=value, on_delivery=told)
+                producer.produce(topic, key=key, value=value, on_delivery=on_delivery)
                 break
             except BufferError:
                 producer.poll(1)

@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.checkpoint.snapshot import admitted
-from airflow_eos.core.checkpoint.store import race_create, read_clock, told
+from airflow_eos.core.checkpoint.store import race_create, read_clock, sentence_of
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.recovery.execute import plan_recovery
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
@@ -74,11 +74,11 @@ def failed(what: str, error: EosError, before: str = "") -> Line:
 def raced(found: RaceResult) -> Line:
     """Report whether exactly one of several concurrent creates of a file wins in the store."""
     if found.is_exclusive:
-        return Line("create-if-absent", "ok", f"{told(found)}, {found.racers} at once")
+        return Line("create-if-absent", "ok", f"{sentence_of(found)}, {found.racers} at once")
     return Line(
         "create-if-absent",
         "fail",
-        told(found),
+        sentence_of(found),
         "one winner in each, or two drivers could both decide a batch",
         "keep the checkpoint on a disk, HDFS, S3, GCS or Azure",
     )
@@ -118,7 +118,7 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
 
 def sparks_raced(found: RaceResult) -> Line:
     """Report whether one create wins in Spark's own file manager, where that was raced."""
-    said = f"Spark's file manager: {told(found)}, {found.racers} at once"
+    said = f"Spark's file manager: {sentence_of(found)}, {found.racers} at once"
     if found.is_exclusive:
         return Line("Spark's own logs, raced", "ok", said)
     return Line(

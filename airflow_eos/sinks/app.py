@@ -47,7 +47,7 @@ def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
     Raises:
         ConfigurationError: no cluster is named.
     """
-    config = told(SECRET_FILES["kafka"])
+    config = from_environment(SECRET_FILES["kafka"])
     if bootstrap_servers is not None:
         return {**config, "bootstrap.servers": bootstrap_servers}
     if not config:
@@ -72,7 +72,7 @@ def outputs_text(told: str | None) -> str | None:
         ) from error
 
 
-def told(variable: str) -> dict[str, Any]:
+def from_environment(variable: str) -> dict[str, Any]:
     """Return the JSON object in the file that an environment variable names; {} where none does."""
     name = os.environ.get(variable)
     if name is None:
@@ -125,7 +125,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     for name, setting in SETTINGS.items():
-        told = setting.told(os.environ)
+        told = setting.from_environment(os.environ)
         default = prefix if name == "transactional_id_prefix" else setting.default
         more: dict[str, Any] = {"default": default if told is None else told, "help": setting.text}
         if isinstance(setting.argument.type, Flag):
@@ -178,7 +178,7 @@ class App:
             batch_within=given.batch_within,
             recover_within=given.recover_within,
         )
-        reach = told(SECRET_FILES["participants"])
+        reach = from_environment(SECRET_FILES["participants"])
         limit, interval = given.max_offsets_per_trigger, given.trigger_interval
         return cls(
             facts,
@@ -192,7 +192,7 @@ class App:
                 **({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}),
                 **({"failOnDataLoss": "false"} if given.skip_lost_input else {}),
             },
-            storage_options=told(SECRET_FILES["storage"]),
+            storage_options=from_environment(SECRET_FILES["storage"]),
             reach=reach,
             guarantee=choice.guarantee,
             outputs=choice.outputs(facts, reach),

@@ -142,16 +142,18 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
     return ends, out
 
 
-def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool = False) -> None:
+def hash_bytes(
+    data: Any, offsets: Any, valid: Any, hashes: Any, *, count_nulls: bool = False
+) -> None:
     """See :func:`airflow_eos.arrow.records.numpy_kernels.hash_bytes`.
 
-    ``told``: then hash also 1 where a row is null and 0 where not, Spark's ``isnull``.
+    ``count_nulls``: then hash also 1 where a row is null and 0 where not, Spark's ``isnull``.
     """
     if _loaded:
-        _loaded[0].hash_bytes(data, offsets, valid, told, hashes)
+        _loaded[0].hash_bytes(data, offsets, valid, count_nulls, hashes)
         return
     numpy_kernels.hash_bytes(data, offsets, valid, hashes)
-    if told:
+    if count_nulls:
         numpy_kernels.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
 
 

@@ -259,17 +259,17 @@ def _hash(data: Any, at: Any, length: Any, seed: Any) -> Any:
 
 
 @jit
-def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> None:
+def hash_bytes(data: Any, offsets: Any, valid: Any, count_nulls: Any, hashes: Any) -> None:
     """Update each row's hash with the row's bytes; a null leaves it unchanged.
 
-    ``told``: then also with a number of 32 bits, 1 where the row is null and 0 where not.
+    ``count_nulls``: then also with a number of 32 bits, 1 where the row is null and 0 where not.
     """
     for row in range(len(hashes)):
         h = hashes[row]
         if valid[row]:
             start = nb.uint64(offsets[row])
             h = _hash(data, start, nb.uint64(offsets[row + 1]) - start, h)
-        if told:
+        if count_nulls:
             h = h + _P5 + _U(4)
             if not valid[row]:
                 h ^= _P1

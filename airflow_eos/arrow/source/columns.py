@@ -117,7 +117,7 @@ def row_hashes(columns: Sequence[Any], count: int, number: int | None = None) ->
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
         if _is_bytes(column.type):
-            loops.hash_bytes(*loops.bytes_of(column), valid, hashes, told=True)
+            loops.hash_bytes(*loops.bytes_of(column), valid, hashes, count_nulls=True)
         else:
             _go_on(column, valid, hashes)
             hash_ints((~valid).astype(np.int32), always, hashes)

@@ -55,7 +55,9 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: str = ""
 
     @classmethod
-    def told(cls, environment: Mapping[str, str] = os.environ) -> RehearsalRequest | None:
+    def from_environment(
+        cls, environment: Mapping[str, str] = os.environ
+    ) -> RehearsalRequest | None:
         """Read the request from the environment; None where this start is no rehearsal.
 
         Raises:

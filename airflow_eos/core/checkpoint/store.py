@@ -131,7 +131,9 @@ def check_create_if_absent(store: CheckpointStore, *, rounds: int) -> None:
             store.delete([path])
     found = race_create(store, rounds=rounds)
     if not found.is_exclusive:
-        raise _refused(store, f"failed a race of {found.racers} creates at once: {told(found)}")
+        raise _refused(
+            store, f"failed a race of {found.racers} creates at once: {sentence_of(found)}"
+        )
 
 
 class ClockReading(NamedTuple):
@@ -156,7 +158,7 @@ def read_clock(store: CheckpointStore) -> ClockReading:
     return ClockReading(before_ms, None if written is None else written.modified_at_ms, after_ms)
 
 
-def told(found: RaceResult) -> str:
+def sentence_of(found: RaceResult) -> str:
     """Say how a race ended, for people."""
     counts = {"several won": found.several, "nobody won": found.nobody, "torn": found.torn}
     wrong = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)

@@ -343,15 +343,15 @@ def same_topics_watched(
         TopicError: see :func:`require_same_topics`.
     """
 
-    def told() -> dict[str, str]:
+    def topic_ids() -> dict[str, str]:
         return {
             f"{number}/{topic}" if number else topic: its
             for number, ids in enumerate(asked)
             for topic, its in ids().items()
         }
 
-    refuse_remade(store, told())
-    return lambda: require_same_topics(store, told())
+    refuse_remade(store, topic_ids())
+    return lambda: require_same_topics(store, topic_ids())
 
 
 def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> None:

@@ -77,7 +77,7 @@ def rehearse_if_told(
 
     What a start does before it touches a system is done on the copy.
     """
-    told = RehearsalRequest.told()
+    told = RehearsalRequest.from_environment()
     if told is None:
         return
     rehearsal = Rehearsal(told, spark, settings)

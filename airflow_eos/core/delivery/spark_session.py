@@ -17,7 +17,7 @@ from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
-from airflow_eos.core.checkpoint.store import RaceResult, content_of, told
+from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def warn_where_two_can_plan(
             return
         if raced.is_exclusive:
             return
-        found = told(raced)
+        found = sentence_of(raced)
     log.warning(
         "sparks_own_logs_not_exclusive",
         checkpoint=store.location,

@@ -88,7 +88,7 @@ class ManifestSnapshot(NamedTuple):
     names: frozenset[tuple[str, str]]
     settled: tuple[ManifestOutcome, ...]
 
-    def told(self, batch: int, attempt: int, pipeline: PipelineIdentity) -> Outcome | None:
+    def witnessed(self, batch: int, attempt: int, pipeline: PipelineIdentity) -> Outcome | None:
         """Return the outcome of a decision of ``pipeline``; None where none is written yet."""
         ours = [each for each in self.settled if each.is_of(pipeline)]
         for each in ours:
@@ -423,7 +423,7 @@ class ManifestParticipant(OwnedFolder):
         for work in works:
             decision = named.get(work.identity)
             if decision is not None:
-                said = view.told(decision.batch_id, decision.attempt, self._pipeline)
+                said = view.witnessed(decision.batch_id, decision.attempt, self._pipeline)
                 told[work.identity] = said or Outcome.OPEN
             else:
                 is_open = bool(self._prepared(work.key))
@@ -451,7 +451,7 @@ class ManifestParticipant(OwnedFolder):
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             view = self._log.look()
-            outcome = view.told(decision.batch_id, decision.attempt, self._pipeline)
+            outcome = view.witnessed(decision.batch_id, decision.attempt, self._pipeline)
             if outcome is not None:
                 return self._ended(works, outcome)
             is_whole = not given_up and self._are_there(files) and self._publish(files)

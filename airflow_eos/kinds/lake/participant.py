@@ -490,7 +490,7 @@ class LakeParticipant(OwnedBeside):
         committed = {
             work
             for work, by in decisions_naming(self._store, works).items()
-            if self._told(view, by) is Outcome.COMMITTED
+            if self._witnessed(view, by) is Outcome.COMMITTED
         }
         found = dict(zip(every, self._table.files.find(every), strict=True))
         ended = {}
@@ -537,7 +537,7 @@ class LakeParticipant(OwnedBeside):
         for work in works:
             decision = named.get(work.identity)
             if decision is not None:
-                told[work.identity] = self._told(view, decision) or Outcome.OPEN
+                told[work.identity] = self._witnessed(view, decision) or Outcome.OPEN
             else:
                 has_note = self._notes.has(work.key)
                 told[work.identity] = Outcome.OPEN if has_note else Outcome.UNKNOWN
@@ -593,7 +593,7 @@ class LakeParticipant(OwnedBeside):
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             view = self._table.look()
-            outcome = self._told(view, decision)
+            outcome = self._witnessed(view, decision)
             if outcome is not None:
                 self._settled_at = (decision.batch_id, view.place)
                 return self._ended(view, works, outcome)
@@ -620,7 +620,7 @@ class LakeParticipant(OwnedBeside):
         del view, files
         return True
 
-    def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
+    def _witnessed(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
         """Return the outcome of the decision that the witness tells; None where it tells none."""
         number = view.witness(self._slot(decision))
         if number is None or number // 2 < decision.batch_id:

@@ -671,7 +671,7 @@ class HBaseUpsert:
         del key, deleted
         require_plain(columns, "HBase", ours=NULLS, which="tells which columns are null")
 
-    def told(self) -> HBaseUpsert:
+    def with_limits(self) -> HBaseUpsert:
         """See :meth:`UpsertTarget.told`: nothing is asked, since a cell takes any plain value."""
         return self
 

@@ -397,7 +397,7 @@ class MySqlUpsert:
             refuse_table(cursor, self.table, columns, key, deleted)
             refuse_rights(cursor, self.table, columns, key)
 
-    def told(self) -> MySqlUpsert:
+    def with_limits(self) -> MySqlUpsert:
         """See :meth:`UpsertTarget.told`: return this table with its limits.
 
         Raises:

@@ -471,7 +471,7 @@ class PostgresUpsert:
             target.has_ours()
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
-    def told(self) -> PostgresUpsert:
+    def with_limits(self) -> PostgresUpsert:
         """See :meth:`UpsertTarget.told`: add the table's indexes; its columns have no limits.
 
         Raises:

@@ -338,7 +338,7 @@ class RedisUpsert:
         del key, deleted
         require_plain(columns, "Redis", ours=VERSION, which="is the version of a row")
 
-    def told(self) -> RedisUpsert:
+    def with_limits(self) -> RedisUpsert:
         """See :meth:`UpsertTarget.told`: nothing is asked, since a hash takes any plain value."""
         return self
 

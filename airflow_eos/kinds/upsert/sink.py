@@ -49,7 +49,7 @@ class UpsertTarget(TargetSpec, Protocol):
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns (names and Spark's types) that the target cannot take."""
 
-    def told(self) -> UpsertTarget:
+    def with_limits(self) -> UpsertTarget:
         """Return this target with the limits that tasks need; asked once, on the driver."""
         ...
 
@@ -96,7 +96,7 @@ class UpsertSink:
 
     def bound(self, store: CheckpointStore) -> UpsertSink:
         """See :meth:`Sink.bound`: tasks, too, keep rows in that checkpoint."""
-        return replace(self, store=store, target=self.target.told())
+        return replace(self, store=store, target=self.target.with_limits())
 
     def connect(self, interval: timedelta) -> UpsertParticipant:
         """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""

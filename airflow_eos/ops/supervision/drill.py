@@ -36,7 +36,7 @@ class DrillResult:
     batch: int
     seconds: float
 
-    def told(self, limit_s: float) -> dict[str, Any]:
+    def as_json(self, limit_s: float) -> dict[str, Any]:
         """Return the result for JSON, with whether recovery was in time."""
         in_time = {"limit_s": limit_s, "ok": self.seconds <= limit_s}
         return {**asdict(self), "seconds": round(self.seconds, 1), **in_time}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, told
+from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, sentence_of
 from airflow_eos.errors import StoreError
 from tests.support.pipelines import commit_of
 from tests.support.stores import Where, place
@@ -148,7 +148,7 @@ def test_of_processes_that_create_at_once_one_wins_each_place(where: Where, name
 def test_the_race_of_a_start_is_passed_and_leaves_nothing(store: CheckpointStore) -> None:
     store.check_create_if_absent()
     found = race_create(store, rounds=ROUNDS)
-    assert found.is_exclusive, told(found)
+    assert found.is_exclusive, sentence_of(found)
     assert store.delete_folder("eos") is False
 
 
@@ -206,7 +206,7 @@ def test_a_store_that_lets_several_win_is_refused_by_a_start(tmp_path) -> None:
         assert store.create("eos/x", b"1")
         assert not store.create("eos/x", b"2"), "it would be refused without any race"
         found = race_create(store, rounds=ROUNDS)
-        assert found.several, told(found)
+        assert found.several, sentence_of(found)
         with pytest.raises(StoreError, match="If-None-Match"):
             check_create_if_absent(store, rounds=ROUNDS)
 

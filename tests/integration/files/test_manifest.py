@@ -170,8 +170,8 @@ def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
     assert log.append(looked, files, settled), "the number was free"
     assert seen(spark, sink) == before == list(range(2200))
     assert log.names_any_of(["late"]) == set()
-    assert log.look().told(21, 1, us) is Outcome.COMMITTED
-    assert log.look().told(0, 1, us) is Outcome.UNKNOWN, "below the floor"
+    assert log.look().witnessed(21, 1, us) is Outcome.COMMITTED
+    assert log.look().witnessed(0, 1, us) is Outcome.UNKNOWN, "below the floor"
     works = prepare(spark, sink, 22)
     participant.commit(works)
     assert seen(spark, sink) == list(range(2300))

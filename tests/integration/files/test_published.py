@@ -294,7 +294,7 @@ def test_of_two_that_append_after_one_look_one_wins(folder, tmp_path):
     assert not log.append(
         looked, (), ManifestOutcome(0, 1, is_committed=False, pipeline=us.id, at_ms=0)
     )
-    assert log.look().told(0, 1, us) is Outcome.COMMITTED
+    assert log.look().witnessed(0, 1, us) is Outcome.COMMITTED
 
 
 def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path):

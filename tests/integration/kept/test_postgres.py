@@ -492,7 +492,7 @@ def test_a_value_too_long_for_any_index_of_the_table_is_refused_before_it_is_dec
     """'index row size exceeds btree maximum 2704' came after the decision, at every start again."""
     base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; ALTER TABLE t ADD v text; CREATE INDEX ON t (value, v)")
-    told = PostgresUpsert(server.dsn, "t").told()
+    told = PostgresUpsert(server.dsn, "t").with_limits()
     rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": [1], "v": ["x" * 2601]})
     with pytest.raises(DeliveryError, match=r"key \(value, v\).*2600 bytes"):
         told.refuse_rows(rows, ("id",))

@@ -153,7 +153,7 @@ class Told:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def told(self) -> Told:
+    def with_limits(self) -> Told:
         return self
 
     def refuse_rows(self, *_: Any) -> None: ...

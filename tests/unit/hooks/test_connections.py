@@ -313,7 +313,7 @@ def test_an_extra_that_nobody_can_read_is_no_empty_one(extra):
             conn_id="of_it", conn_type=conn_type, host="db", password="x", extra=extra
         )
         with pytest.raises(ConfigurationError, match="'of_it': its extra is no JSON object"):
-            store.told(connection)
+            store.settings_of(connection)
 
 
 # --- Connections of object stores: each field becomes what obstore knows, or is refused by name ---

@@ -342,7 +342,7 @@ def test_both_ways_hash_bytes_the_same(values, told):
         for way in WAYS:
             loops._loaded[:] = loaded if way == "compiled" else []
             said.append(np.full(len(values), 42, np.uint64))
-            loops.hash_bytes(data, offsets, valid, said[-1], told=told)
+            loops.hash_bytes(data, offsets, valid, said[-1], count_nulls=told)
     finally:
         loops._loaded[:] = loaded
     by_numpy, by_loops = said

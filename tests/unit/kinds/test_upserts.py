@@ -182,7 +182,7 @@ class Full:
     def refuse_rows(self, rows: pa.RecordBatch, key: tuple[str, ...]) -> None:
         """Refuse nothing."""
 
-    def told(self) -> Full:
+    def with_limits(self) -> Full:
         return self
 
     def open(self, *, timeout_s: float) -> Full:

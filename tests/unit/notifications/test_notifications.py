@@ -173,12 +173,12 @@ class SentOfADrill(BaseNotifier):
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
-        (FOUND.told(60), "The drill went well: 30.0 s from the kill to the next commit, 60 s"),
-        (FOUND.told(20), "**Recovery took too long**: 30.0 s"),
+        (FOUND.as_json(60), "The drill went well: 30.0 s from the kill to the next commit, 60 s"),
+        (FOUND.as_json(20), "**Recovery took too long**: 30.0 s"),
         ({"ok": False, "why": "nobody is there"}, "**The drill failed:** nobody is there"),
         (None, "before it found anything"),
         ({"why": "driver [a](http://e.vil) lives"}, r"driver `\[a](http://e.vil)` lives"),
-        (FOUND.told(60) | {"successor": "<b>www.e.vil"}, r"`\<b>www.e.vil` committed batch 12"),
+        (FOUND.as_json(60) | {"successor": "<b>www.e.vil"}, r"`\<b>www.e.vil` committed batch 12"),
     ],
 )
 def test_it_says_what_was_found(report, expected):

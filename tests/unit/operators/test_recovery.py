@@ -273,7 +273,7 @@ def finding(verdict) -> Callable[[FakeSpark], None]:
     """An app that rehearses, with this result."""
 
     def run(fake: FakeSpark) -> None:
-        told = RehearsalRequest.told(fake.popen[-1]["env"])
+        told = RehearsalRequest.from_environment(fake.popen[-1]["env"])
         assert told is not None
         report = RehearsalReport(
             checkpoint=told.checkpoint,
@@ -305,7 +305,7 @@ def test_the_same_rows_are_green_and_the_app_is_no_driver_of_the_pipeline(operat
     spark.runs = [finding("same")]
     assert operator(batches=5, key=["id"]).execute({})["verdict"] == "same"
     env = spark.popen[-1]["env"]
-    told = RehearsalRequest.told(env)
+    told = RehearsalRequest.from_environment(env)
     assert told is not None
     assert (told.checkpoint, told.batches, told.key) == (store.location, 5, ("id",))
     assert STARTED_BY not in env

@@ -164,10 +164,10 @@ def test_nothing_of_ours_but_a_persons_word_on_the_input_is_copied(delivered, sc
 
 def test_an_app_is_told_by_its_environment_and_garbage_delivers_nothing():
     told = RehearsalRequest("/c", "/s", 3, ("id",))
-    assert RehearsalRequest.told(told.environment()) == told
-    assert RehearsalRequest.told({}) is None
+    assert RehearsalRequest.from_environment(told.environment()) == told
+    assert RehearsalRequest.from_environment({}) is None
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        RehearsalRequest.told({REHEARSAL: "yes"})
+        RehearsalRequest.from_environment({REHEARSAL: "yes"})
 
 
 # --- What is not compared is not known; what differs is never called the same ---------------------

@@ -12,7 +12,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDenie
 from obstore.store import MemoryStore
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, told
+from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, sentence_of
 from airflow_eos.errors import StoreError
 
 
@@ -314,11 +314,11 @@ def test_what_a_start_asks_of_a_store_has_the_race_in_it():
 def test_a_winner_whose_content_does_not_stand_is_seen():
     found = race_create(CheckpointStore(Torn(), "memory://torn"), rounds=20)
     assert not found.is_exclusive
-    assert "torn in" in told(found)
+    assert "torn in" in sentence_of(found)
 
 
 def test_a_store_with_one_winner_passes_and_nothing_is_left():
     store = CheckpointStore(MemoryStore(), "memory://good")
     found = race_create(store, rounds=20)
-    assert (found.is_exclusive, told(found)) == (True, "one winner in each of 20 rounds")
+    assert (found.is_exclusive, sentence_of(found)) == (True, "one winner in each of 20 rounds")
     assert store.delete_folder("eos") is False

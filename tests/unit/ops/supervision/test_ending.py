@@ -460,8 +460,8 @@ def test_it_counts_from_the_kill_to_the_commit_of_the_successor(world):
     assert (found.driver, found.successor, found.seconds) == ("app-1", "app-2", 20)
     assert found.batch == world.batch
     assert world.fed == 2, "rows for both: else there might be nothing to commit"
-    assert found.told(20)["ok"]
-    assert not found.told(19.9)["ok"]
+    assert found.as_json(20)["ok"]
+    assert not found.as_json(19.9)["ok"]
 
 
 @pytest.mark.parametrize(
