@@ -48,7 +48,7 @@ def start_noop(
 ) -> Any:
     """Start a query that brings the rows into the JVM, as a reader of SQL would, and drops them."""
     checkpoint = str(stage.folder / name)
-    frame = source.opened(session, CheckpointStore.open(checkpoint)).frame
+    frame = source.connected(session, CheckpointStore.open(checkpoint)).frame
     writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
     return writer.trigger(**trigger).start()
 

@@ -30,7 +30,7 @@ _SINKS = ("python", "at_least_once", "exactly_once")
 _ROWS, _BATCHES, _WARM_BATCHES, _WARM_ROUNDS = 1000, 60, 15, 2
 _STEPS: tuple[tuple[Any, str, str], ...] = (
     (batch.Attempts, "begin", "may we go on: our term, and the plan"),
-    (batch.ExactlyOnceBatch, "_opened", "what is open besides"),
+    (batch.ExactlyOnceBatch, "_open_works", "what is open besides"),
     (batch, "require_decidable", "can each be decided"),
     (batch.Attempts, "promise", "the decision"),
     (batch.Authority, "confirm", "its note, and our term again"),

@@ -446,7 +446,7 @@ class LibrdkafkaWriter:
         if not rows.num_rows:
             return
         self.destination.require_sendable(rows)
-        producer = current.producer or self._opened(current)
+        producer = current.producer or self._started(current)
         batch_bytes = self.destination.topics.max_batch_bytes
         if batch_bytes < producer.batch_bytes:
             raise RowError(
@@ -489,7 +489,7 @@ class LibrdkafkaWriter:
         else:
             current.producer.let_go()
 
-    def _opened(self, current: _LibrdkafkaTransaction) -> TransactionalProducer:
+    def _started(self, current: _LibrdkafkaTransaction) -> TransactionalProducer:
         current.opened_at_ms = time.time_ns() // 1_000_000
         producer = TransactionalProducer(
             producer_config(

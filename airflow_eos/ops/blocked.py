@@ -164,14 +164,14 @@ def find_blocked(
     places = partitions_of(wire, topics)
     stable = positions(wire, places, LATEST)
     ends = positions(wire, places, LATEST, committed_only=False)
-    opened: dict[Place, list[HangingTransaction]] = defaultdict(list)
+    still_open: dict[Place, list[HangingTransaction]] = defaultdict(list)
     held = {place for place in places if stable[place] < ends[place]}
     for each in sorted(open_in_partitions(wire, held, deadline)):
-        opened[each.topic, each.partition].append(each)
-    unnamed = _unnamed(wire, {place: stable[place] for place in held - opened.keys()})
-    if not opened:  # all transactions have ended meanwhile
+        still_open[each.topic, each.partition].append(each)
+    unnamed = _unnamed(wire, {place: stable[place] for place in held - still_open.keys()})
+    if not still_open:  # all transactions have ended meanwhile
         return Blocked((), unnamed=unnamed)
-    first = {place: min(found, key=lambda t: t.start) for place, found in opened.items()}
+    first = {place: min(found, key=lambda t: t.start) for place, found in still_open.items()}
     states, untold = _states(wire, {each.producer_id for each in first.values()}, deadline)
     doubtful = {place for place, e in first.items() if not _writes(states.get(e.producer_id), e)}
     # A transaction may have ended, or written more rows, between the requests.
@@ -187,7 +187,7 @@ def find_blocked(
             end=ends[place],
             producer_id=each.producer_id,
             producer_epoch=each.producer_epoch,
-            behind_it=len(opened[place]) - 1,
+            behind_it=len(still_open[place]) - 1,
             groups=_behind(committed, place, each.start, ends[place]),
             **_told(wire, each, states.get(each.producer_id), now_ms, all_told=not untold),
         )

@@ -459,8 +459,8 @@ def _transaction_log(wire: ConnectionPool) -> Line:
 def _two_phase(wire: ConnectionPool, prefix: str | None) -> Line:
     """Report whether transactions without a timer are offered, and those that stay open."""
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
-    opened = [] if prefix is None else untimed(wire, prefix)
-    held = [each for each in opened if now_ms - each.started_at_ms > HELD_UP_AFTER_MS]
+    still_open = [] if prefix is None else untimed(wire, prefix)
+    held = [each for each in still_open if now_ms - each.started_at_ms > HELD_UP_AFTER_MS]
     if held:
         found = f"{len(held)} transactions that no timer ends are open, first {held[0].identity}"
         return Line("two-phase", "warn", found, "none, or readers wait", "airflow-eos recover")

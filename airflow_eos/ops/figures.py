@@ -473,7 +473,7 @@ that is away, was seen to hold a driver for 20 s."""
 _opening = threading.Lock()
 
 
-def opened(signals: frozenset[str]) -> tuple[Meters, trace.Tracer]:
+def started(signals: frozenset[str]) -> tuple[Meters, trace.Tracer]:
     """Return the instruments and the tracer of this process; other signals go nowhere."""
     with _opening:
         return _meters(wanted="metrics" in signals), _tracer(wanted="traces" in signals)

@@ -69,7 +69,7 @@ class PartitionQueue:
     in_flight: int = 0
     made: int = 0
     next_sequence: int = 0
-    opened: bool = False
+    acknowledged: bool = False
     """Whether the first batch is acknowledged."""
     healing: bool = False
     """Whether a batch failed retriably: no batch is sent until all in flight are answered."""
@@ -86,7 +86,7 @@ class PartitionQueue:
         """Whether the first waiting batch may leave now."""
         if not self.waiting or now < self.resend_at:
             return False
-        if self.healing or not self.opened:
+        if self.healing or not self.acknowledged:
             return self.in_flight == 0
         return self.waiting[0].number < self._lowest() + MAX_IN_FLIGHT
 
@@ -139,7 +139,7 @@ class PartitionQueue:
         del self.unacknowledged[batch.number]
         known = base_offset >= 0
         if batch.number == 0:
-            self.opened = True
+            self.acknowledged = True
             self.first = base_offset if known else None
         if batch.number > self.last_number:
             self.last_number = batch.number

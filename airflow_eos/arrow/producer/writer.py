@@ -225,7 +225,7 @@ class TransactionalWriter:
         if not gathered:
             return
         builder = batches_of(gathered, self.destination)
-        sender, stamp = self._opened(current)
+        sender, stamp = self._started(current)
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
                 sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
@@ -235,7 +235,7 @@ class TransactionalWriter:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _opened(self, current: _SenderTransaction) -> tuple[Sender, Stamp]:
+    def _started(self, current: _SenderTransaction) -> tuple[Sender, Stamp]:
         if current.sender is not None and current.stamp is not None:
             return current.sender, current.stamp
         current.opened_at_ms = time.time_ns() // 1_000_000

@@ -160,7 +160,7 @@ class ArrowKafkaSource:
     def _topics(self) -> tuple[str, ...]:
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
-    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedKafkaSource:
+    def connected(self, spark: SparkSession, store: CheckpointStore) -> OpenedKafkaSource:
         """Open the source for one pipeline, as ``OwnSource`` says.
 
         Raises:

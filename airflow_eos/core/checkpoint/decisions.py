@@ -267,7 +267,7 @@ class PerishableRows:
             )
         return stream
 
-    def opened(self, name: str, batch: int, key: str) -> pa.RecordBatchStreamReader:
+    def stream_of(self, name: str, batch: int, key: str) -> pa.RecordBatchStreamReader:
         """Open the rows, all of them; errors as :meth:`read`, and where the stream is not whole."""
         where = f"{self._store.location}/{_path(name, batch, key)}"
         instead = Remedy(

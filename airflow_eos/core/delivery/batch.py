@@ -237,11 +237,11 @@ class ExactlyOnceBatch(BatchFunction):
         that work, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
-            opened = self._opened() if known is None else known
-            decided = self._attempts.give_up(batch_id, attempt, error) if opened else None
+            open_works = self._open_works() if known is None else known
+            decided = self._attempts.give_up(batch_id, attempt, error) if open_works else None
             if decided is not None:
                 named = {work.identity for decision in decided for work in decision.works}
-                self._participant.abort(opened - named)
+                self._participant.abort(open_works - named)
         except Exception:
             log.exception("left_open", batch=batch_id, hint="recovery ends them")
 
@@ -249,7 +249,7 @@ class ExactlyOnceBatch(BatchFunction):
         ours = {work.identity for work in works}
         leftovers: set[WorkIdentity] = set()
         try:
-            leftovers = self._opened(besides=ours)
+            leftovers = self._open_works(besides=ours)
             # after the listing, which may take long where a broker is away
             require_decidable(self._participant, works)
         except Exception as error:
@@ -301,7 +301,7 @@ class ExactlyOnceBatch(BatchFunction):
             )
         failpoint("followed")
 
-    def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
+    def _open_works(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
         """List work that speculative copies, lost task attempts or a former driver left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that

@@ -52,7 +52,7 @@ def observer_of(location: str, env: Mapping[str, str] | None = None) -> Observer
         return None
     try:
         figures = import_module("airflow_eos.ops.figures")  # by name: it stands above the core
-        return Careful(figures.Recorder(location, *figures.opened(signals)))
+        return Careful(figures.Recorder(location, *figures.started(signals)))
     except ImportError as error:
         log.warning("figures_not_sent", error=str(error), hint="install airflow-provider-eos[otel]")
     except Exception:  # whatever is wrong with a collector's address, the query starts

@@ -475,14 +475,14 @@ class OpenedSource(Protocol):
 class OwnSource(Protocol):
     """A source as a user gives it: a value."""
 
-    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
+    def connected(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
         """Open the source, for the pipeline of that checkpoint."""
         ...
 
 
 def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
     """Whether ``rows`` is a source of ours, by its class: a DataFrame has columns as attributes."""
-    return hasattr(type(rows), "opened")
+    return hasattr(type(rows), "connected")
 
 
 def session_of(rows: DataFrame | OwnSource) -> SparkSession:
@@ -531,7 +531,7 @@ class QueryInput:
             raise ConfigurationError(
                 f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
             )
-        own = df.opened(session_of(df), store) if is_own(df) else None
+        own = df.connected(session_of(df), store) if is_own(df) else None
         frame = own.frame if own is not None else cast("DataFrame", df)
         found = cls(frame, own, check_sources(frame, guarantee))
         if own is None and guarantee == "exactly_once":

@@ -241,7 +241,7 @@ class _SpillReader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                rows = self.kept.opened(self.name, self.batch, self.keys[number])
+                rows = self.kept.stream_of(self.name, self.batch, self.keys[number])
                 if tuple(rows.schema.names) != self.columns:
                     raise DeliveryError(
                         f"Batch {self.batch} was promised with the columns {rows.schema.names} "

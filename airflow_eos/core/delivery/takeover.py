@@ -111,8 +111,8 @@ def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) ->
     a recovery, ends it.
     """
     try:
-        opened = participant.open()
-        if any(each.timeout_ms is None and not each.whose for each in opened):
+        still_open = participant.open()
+        if any(each.timeout_ms is None and not each.whose for each in still_open):
             facts = gather(tenure.store, participant)
             if tenure.is_newest():
                 plan, by = make_plan(facts), driver

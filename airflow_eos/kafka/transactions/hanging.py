@@ -342,8 +342,8 @@ def _unmarked(
     """Return the transactions still open in partitions, without later ones of their producers."""
     whose = {(each.producer_id, each.producer_epoch): each for each in places}
     wanted = {place for each in places.values() for place in each}
-    opened = open_in_partitions(wire, wanted, deadline)
-    found = {each: whose.get((each.producer_id, each.producer_epoch)) for each in opened}
+    still_open = open_in_partitions(wire, wanted, deadline)
+    found = {each: whose.get((each.producer_id, each.producer_epoch)) for each in still_open}
     return {
         each: identity
         for each, identity in found.items()

@@ -74,8 +74,8 @@ def open_places(
     """
     ids = {each.transactional_id for each in identities}
     found = described(wire, ids, Deadline(deadline_s))
-    opened = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
-    return {each.identity: each.partitions for each in opened if each.identity in identities}
+    still_open = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
+    return {each.identity: each.partitions for each in still_open if each.identity in identities}
 
 
 def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline) -> list[Any]:
@@ -197,7 +197,7 @@ def list_open(
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
-    return _opened(wire, ids, deadline)
+    return _open_transactions(wire, ids, deadline)
 
 
 def untimed(wire: ConnectionPool, prefix: str) -> list[OpenTransaction]:
@@ -219,7 +219,8 @@ def list_lookalikes(
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}.*"), deadline)
     ids = {i for i, _ in found if whose(i, prefix)}
     return tuple(
-        (each, whose(each.transactional_id, prefix)) for each in _opened(wire, ids, deadline)
+        (each, whose(each.transactional_id, prefix))
+        for each in _open_transactions(wire, ids, deadline)
     )
 
 
@@ -234,9 +235,11 @@ def listed_ids(wire: ConnectionPool, pattern: str, deadline: Deadline) -> set[st
     return {i for i, _ in _listed(wire, _in_states(wire, pattern, []), deadline)}
 
 
-def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
-    opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
-    return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
+def _open_transactions(
+    wire: ConnectionPool, ids: set[str], deadline: Deadline
+) -> tuple[OpenTransaction, ...]:
+    still_open = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
+    return tuple(sorted(map(open_transaction, still_open), key=lambda t: t.identity))
 
 
 def held_by_coordinators(

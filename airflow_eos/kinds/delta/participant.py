@@ -220,7 +220,7 @@ class DeltaPlace:
         return table_files(self.location, dict(self.storage_options))
 
 
-def opened(folder: DeltaPlace) -> DeltaTable:
+def loaded_table(folder: DeltaPlace) -> DeltaTable:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
@@ -306,19 +306,19 @@ def require_fit(
 
 def _as_it_is(folder: DeltaPlace) -> DeltaTable:
     """Load the table, for each batch: of one opened before, read only the new part of its log."""
-    table = _opened_once(folder)
+    table = _loaded_once(folder)
     with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
         table.update_incremental()
         (newest,) = folder.files.find([f"{_LOG}/{table.version():020d}.json"])
         if newest is not None:
             return table
-    _opened_once.cache_clear()
-    return _opened_once(folder)
+    _loaded_once.cache_clear()
+    return _loaded_once(folder)
 
 
 @lru_cache(maxsize=64)
-def _opened_once(folder: DeltaPlace) -> DeltaTable:
-    return opened(folder)
+def _loaded_once(folder: DeltaPlace) -> DeltaTable:
+    return loaded_table(folder)
 
 
 @contextlib.contextmanager
@@ -400,7 +400,7 @@ class DeltaLog:
 
     def look(self) -> DeltaSnapshot:
         """See :meth:`LakeTable.look`: load a new snapshot."""
-        table = opened(self.folder)
+        table = loaded_table(self.folder)
         found = str(table.metadata().id)
         if found != self._table_id:
             raise StoreError(
@@ -650,7 +650,7 @@ def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
         if waits:
             after.callback(folder.files.remove, [file.path for file in files])
         for _ in range(_TRIES_AT_ONCE):
-            table = opened(folder)
+            table = loaded_table(folder)
             refuse(folder, table)
             view = DeltaSnapshot(folder, table, seen)
             view.check(files)
@@ -698,7 +698,7 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     require_library()
-    table = opened(folder)
+    table = loaded_table(folder)
     refuse(folder, table)
     log = DeltaLog(folder, str(table.metadata().id))
     return DeltaParticipant(log, name=name, application=application, store=store)

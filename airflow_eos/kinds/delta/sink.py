@@ -26,8 +26,8 @@ from airflow_eos.kinds.delta.participant import (
     PARTITIONED_BY,
     SPARED_MS,
     DeltaPlace,
+    loaded_table,
     made,
-    opened,
     partitions_of,
     publish,
     require_fit,
@@ -124,7 +124,7 @@ class DeltaSink:
         require_library()
         if self.create is not None:
             _create(self.folder.location, self.storage_options, self.create)
-        return replace(self, store=store, partitions=partitions_of(opened(self.folder)))
+        return replace(self, store=store, partitions=partitions_of(loaded_table(self.folder)))
 
     def distribution(self) -> list[str]:
         """See ``core/delivery/task.py``: the columns whose rows go to one task."""

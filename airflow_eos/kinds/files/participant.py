@@ -34,7 +34,7 @@ from airflow_eos.kinds.files.folder import (
     visible_of,
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestParticipant
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import folder_at
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -159,7 +159,7 @@ def names_within(
     place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the visible files, relative to the folder of a position, but those of later stamps."""
-    folder = opened(place["folder"], storage_options)
+    folder = folder_at(place["folder"], storage_options)
     if place["publish"] == "manifest":
         names = ManifestLog(folder, "", "").files()
     else:
@@ -181,7 +181,7 @@ def made(
         ConfigurationError: Spark would not see files that appear one by one.
         StoreError: the disk or the bucket refuses, or lets two processes publish one name.
     """
-    place = opened(folder, storage_options)
+    place = folder_at(folder, storage_options)
     place.check(name)
     return joined(place, name)
 
@@ -221,7 +221,7 @@ def connect(
     form = member.address.get("publish", "listing")
     if folder is None or mark is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
-    place = opened(folder, _options(member, how))
+    place = folder_at(folder, _options(member, how))
     Marked(place, member.name, mark).require()
     if form == "listing":
         return FilesParticipant(place, name=member.name, mark=mark)

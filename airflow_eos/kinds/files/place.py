@@ -637,7 +637,7 @@ class DataFolder(Protocol):
         ...
 
 
-def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> DataFolder:
+def folder_at(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> DataFolder:
     """Return the storage of a path or URL; nothing is contacted yet.
 
     Raises:

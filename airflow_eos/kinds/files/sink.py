@@ -42,7 +42,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import folder_at
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.texts import refuse_texts
 
@@ -400,7 +400,7 @@ class FileSink:
 
     def place(self) -> DataFolder:
         """Return the storage of the folder, as this process reaches it."""
-        return opened(self.folder, self.storage_options)
+        return folder_at(self.folder, self.storage_options)
 
     @property
     def written_folder(self) -> str:

@@ -180,7 +180,7 @@ def _parts(kind: Any) -> Sequence[NestedField]:
 # Open an Iceberg table, and refuse a table that we cannot write.
 
 
-def opened(catalog: Catalog, identifier: str) -> Table:
+def loaded_table(catalog: Catalog, identifier: str) -> Table:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(identifier):
         return catalog.load_table(identifier)
@@ -268,7 +268,7 @@ def require_fit(
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
         StoreError: columns of the table were made anew, and have other ids than in ``bound``.
     """
-    found = opened(catalog, identifier)
+    found = loaded_table(catalog, identifier)
     refuse(identifier, found)
     table = columns_for(identifier, found.metadata, rows, adds=adds)
     before = table if bound is None else columns_for(identifier, bound, rows, adds=adds)
@@ -426,7 +426,7 @@ class IcebergLog:
 
     def look(self) -> IcebergSnapshot:
         """See :meth:`LakeTable.look`: load the table that the catalog has now."""
-        table = opened(self._catalog, self._identifier)
+        table = loaded_table(self._catalog, self._identifier)
         found = str(table.metadata.table_uuid)
         if found != self._table_id:
             raise StoreError(
@@ -791,7 +791,7 @@ def made(
         ConfigurationError: the table has a feature that we cannot write, or is not on a disk.
         StoreError: there is no table, or it cannot be read.
     """
-    table = opened(catalog, identifier)
+    table = loaded_table(catalog, identifier)
     refuse(identifier, table, branch)
     options = store_options(table.io.properties)
     uuid = str(table.metadata.table_uuid)
@@ -825,7 +825,7 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    options = store_options(opened(catalog, at["table"]).io.properties)
+    options = store_options(loaded_table(catalog, at["table"]).io.properties)
     branch = at.get("branch", MAIN)
     log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
     log.look()

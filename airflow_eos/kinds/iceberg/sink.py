@@ -29,9 +29,9 @@ from airflow_eos.kinds.iceberg.participant import (
     SPARED_MS,
     IcebergSnapshot,
     columns_for,
+    loaded_table,
     location,
     made,
-    opened,
     reached,
     refuse,
     require_fit,
@@ -134,7 +134,7 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             if self.create is not None:
                 create(catalog, self.identifier, self.create)
-            table = opened(catalog, self.identifier)
+            table = loaded_table(catalog, self.identifier)
             vended = vends(catalog, table)
         folder = location(table)
         require_outside(store.location, folder, hidden=True)  # remove_orphan_files
@@ -256,13 +256,13 @@ class IcebergSink:
         if not self.vended:
             return self.storage_options
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            return store_options(opened(catalog, self.identifier).io.properties)
+            return store_options(loaded_table(catalog, self.identifier).io.properties)
 
     def _publish(self, files: Sequence[DataFile]) -> None:
         """Make a task's files visible at once, among other writes; not twice by this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
-                table = opened(catalog, self.identifier)
+                table = loaded_table(catalog, self.identifier)
                 refuse(self.identifier, table, self.branch)
                 view = IcebergSnapshot(self.identifier, table, branch=self.branch)
                 view.check(files)

@@ -51,7 +51,7 @@ class KeptStatements(SpilledRows):
         """Remove the objects of ended work; those already gone are no error."""
         self.store.delete([self._rows(key) for key in keys])
 
-    def opened(self, work: PreparedWork) -> bytes | None:
+    def read_intact(self, work: PreparedWork) -> bytes | None:
         """Read the object of ``work``; None where it is gone (StoreError: it is another one)."""
         stream = self.read(work.key)
         if stream is not None and digest_of(stream) != work.detail[DIGEST]:

@@ -389,7 +389,7 @@ class SqlParticipant(ABC):
     def end(self, work: PreparedWork) -> None:
         """Commit waiting work: make its rows visible together with its witness."""
         kept = self._kept_there()
-        stream = kept.opened(work)
+        stream = kept.read_intact(work)
         if stream is None:  # another process has ended it: who asked asks again
             return
         where = kept.place_of(work.key)

@@ -69,15 +69,15 @@ def plan_flink(
         KafkaError: not all transactions could be listed.
     """
     deadline = Deadline(deadline_s)
-    opened: dict[OpenTransaction, str] = {}
+    still_open: dict[OpenTransaction, str] = {}
     for prefix in prefixes:
         # Raises without the right to describe: the listing would then be empty.
         wire.cluster.coordinators([f"{prefix}-0-0"], timeout_s=deadline.remaining)
-        opened |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
+        still_open |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
     try:
         checkpoint = _read(location, storage_options)
     except CheckpointFormatError as error:
-        raise _with_list(error, opened) from error
+        raise _with_list(error, still_open) from error
     unknown = sorted(set(prefixes) - set(checkpoint.prefixes))
     if unknown or not prefixes:
         raise ConfigurationError(
@@ -97,19 +97,19 @@ def plan_flink(
         )
         for each in described(wire, promised, deadline)
     }
-    return make_plan(location, checkpoint, prefixes, opened, told, raised_by_a_commit(wire))
+    return make_plan(location, checkpoint, prefixes, still_open, told, raised_by_a_commit(wire))
 
 
-def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
+def _with_list(error: CheckpointFormatError, still_open: Collection[OpenTransaction]) -> Exception:
     """Return the error, preceded by the open transactions (oldest first) for a person to judge."""
     now_ms = time.time_ns() // 1_000_000
     each = [
         f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
         + " ".join(f"{topic}/{partition}" for topic, partition in one.partitions)
-        for one in sorted(opened, key=lambda each: each.started_at_ms)[:_SHOWN]
+        for one in sorted(still_open, key=lambda each: each.started_at_ms)[:_SHOWN]
     ]
-    if len(opened) > _SHOWN:
-        each.append(f"and {len(opened) - _SHOWN} more, which kafka-transactions.sh list shows")
+    if len(still_open) > _SHOWN:
+        each.append(f"and {len(still_open) - _SHOWN} more, which kafka-transactions.sh list shows")
     told = CheckpointFormatError(f"Open now: {'; '.join(each) or 'nothing'}. {error}")
     told.remedies = error.remedies
     return told
@@ -184,17 +184,17 @@ def _written(wire: ConnectionPool, plan: ForeignPlan) -> object:
     By what only grows: the times of rows are the job's to choose, and all alike in a backfill.
     """
     steps = plan.of(ForeignAction.COMMIT, ForeignAction.ABORT)
-    opened = {
+    still_open = {
         each
         for prefix in plan.prefixes
         for each, _ in list_lookalikes(wire, prefix)
         if is_of_flink(each.transactional_id, prefix)
     }
     places = {place for step in steps for place in step.places}
-    places |= {place for each in opened for place in each.partitions}
-    producers = {step.producer_id for step in steps} | {each.producer_id for each in opened}
+    places |= {place for each in still_open for place in each.partitions}
+    producers = {step.producer_id for step in steps} | {each.producer_id for each in still_open}
     found = open_in_partitions(wire, places, Deadline(60.0))
-    return opened, {each for each in found if each.producer_id in producers}
+    return still_open, {each for each in found if each.producer_id in producers}
 
 
 def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:

@@ -517,7 +517,7 @@ def make_plan(
     location: str,
     checkpoint: FlinkCheckpoint,
     prefixes: Collection[str],
-    opened: Mapping[OpenTransaction, str],
+    still_open: Mapping[OpenTransaction, str],
     told: Mapping[str, CoordinatorState],
     raised: Collection[int] = (0,),
 ) -> ForeignPlan:
@@ -527,16 +527,17 @@ def make_plan(
         location: the checkpoint's folder.
         checkpoint: the checkpoint's promises.
         prefixes: the prefixes that a person named.
-        opened: all open transactions under the prefixes, each with its program by its id's form.
+        still_open: all open transactions under the prefixes, each with its program by its id's
+            form.
         told: the state of each promised id; absent where its coordinator does not know the id.
         raised: by how much a commit may have raised the epoch on that cluster.
     """
-    by_identity = {each.identity: each for each in opened}
+    by_identity = {each.identity: each for each in still_open}
     steps = [
         _promised(each, prefixes, by_identity.get(each), told.get(each.transactional_id), raised)
         for each in checkpoint.promised
     ]
-    for each, whose in opened.items():
+    for each, whose in still_open.items():
         if each.identity in checkpoint.promised:
             continue
         flinks = any(is_of_flink(each.transactional_id, prefix) for prefix in prefixes)
@@ -554,14 +555,14 @@ def make_plan(
 def _promised(
     promise: TransactionIdentity,
     prefixes: Collection[str],
-    opened: OpenTransaction | None,
+    still_open: OpenTransaction | None,
     told: CoordinatorState | None,
     raised: Collection[int],
 ) -> ForeignStep:
     if not any(is_of_flink(promise.transactional_id, prefix) for prefix in prefixes):
         return _step(ForeignAction.LEAVE, promise, "promised; its prefix was not named")
-    if opened is not None:
-        return _step(ForeignAction.COMMIT, promise, "promised, and open", opened)
+    if still_open is not None:
+        return _step(ForeignAction.COMMIT, promise, "promised, and open", still_open)
     if told is None:
         return _step(ForeignAction.LOST, promise, "its coordinator does not know it any more")
     # A producer that takes the id raises its epoch, too: its commit is not the promised one's.
@@ -579,7 +580,7 @@ def _step(
     action: ForeignAction,
     identity: TransactionIdentity,
     reason: str,
-    opened: OpenTransaction | None = None,
+    still_open: OpenTransaction | None = None,
 ) -> ForeignStep:
     return ForeignStep(
         action,
@@ -587,6 +588,6 @@ def _step(
         identity.producer_id,
         identity.producer_epoch,
         reason,
-        opened.started_at_ms if opened else 0,
-        opened.partitions if opened else (),
+        still_open.started_at_ms if still_open else 0,
+        still_open.partitions if still_open else (),
     )

@@ -18,7 +18,7 @@ from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.files.folder import WorkFile, files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import folder_at
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import claimed
 from tests.support.pipelines import commit_of
@@ -132,7 +132,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
     theirs = (Path(sink.folder) / LOG / "0").read_text().splitlines()
     with pytest.raises(Exception, match="written by Spark's own sink: a log has one writer"):
         sink.connect(timedelta())
-    log = ManifestLog(opened(sink.folder), "sink", "mark")
+    log = ManifestLog(folder_at(sink.folder), "sink", "mark")
     ours = log._line("day=a/k.parquet", 3, 0, is_folder=False)
     assert theirs[0] == "v1"
     assert msgspec.json.decode(theirs[1]).keys() == msgspec.json.decode(ours).keys()
@@ -158,7 +158,7 @@ def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
     """It looked before twenty batches; the number that it creates was free again."""
     participant = sink.connect(timedelta())
     old = prepare(spark, sink, 0)
-    log = ManifestLog(opened(sink.folder), "sink", participant.members[0].address["mark"])
+    log = ManifestLog(folder_at(sink.folder), "sink", participant.members[0].address["mark"])
     looked = log.look()
     participant.commit(old)
     for batch in range(1, 22):

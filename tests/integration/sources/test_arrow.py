@@ -159,7 +159,7 @@ def test_a_task_writes_plain_columns_alone_and_spark_brings_the_rows_to_other_si
         source_of(pipeline).select("key", "value"),
         FileSink(str(folder), format=form, compression="none"),
     )
-    opened = source.opened(spark, CheckpointStore.open(str(tmp_path / "other")))
+    opened = source.connected(spark, CheckpointStore.open(str(tmp_path / "other")))
     assert (opened.fused(sink) is not None) == alone
     run(pipeline, source, sink)
     files = list(folder.rglob(f"*.{form}*"))

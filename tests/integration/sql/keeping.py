@@ -31,15 +31,15 @@ def once_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], 
     """Does something after a commit has read the rows, and before it begins."""
 
     def then(act: Callable[[], Any]) -> None:
-        real = KeptStatements.opened
+        real = KeptStatements.read_intact
 
         def opened(kept: KeptStatements, work: PreparedWork) -> bytes | None:
             found = real(kept, work)
-            monkeypatch.setattr(KeptStatements, "opened", real)
+            monkeypatch.setattr(KeptStatements, "read_intact", real)
             act()
             return found
 
-        monkeypatch.setattr(KeptStatements, "opened", opened)
+        monkeypatch.setattr(KeptStatements, "read_intact", opened)
 
     return then
 

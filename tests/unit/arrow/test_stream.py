@@ -107,7 +107,7 @@ def test_a_source_is_opened_without_the_offsets_that_a_person_gave_up(tmp_path, 
     monkeypatch.setattr(kafka, "check_workers", lambda *_args, **_how: None)
     monkeypatch.setattr(kafka, "OpenedKafkaSource", lambda _spark, read, _task: read)
     spark: Any = None
-    read: Any = ArrowKafkaSource("none:1", "t").opened(spark, store)
+    read: Any = ArrowKafkaSource("none:1", "t").connected(spark, store)
     assert read.skipped == (OffsetSpan("t", 0, 3, 6),)
 
 
@@ -263,7 +263,7 @@ def test_an_app_under_an_older_spark_can_name_it_and_is_told_what_it_takes() -> 
 import sys, pyspark, pyspark.sql.datasource
 pyspark.__version__, sys.modules["pyspark.sql.streaming.datasource"] = "4.0.0", None
 from airflow_eos.sources import ArrowKafkaSource
-ArrowKafkaSource("none:1", "t").opened(None, None)
+ArrowKafkaSource("none:1", "t").connected(None, None)
 """
     ran = subprocess.run([sys.executable, "-c", app], capture_output=True, text=True, check=False)
     said = ran.stderr.splitlines()[-1]

@@ -41,7 +41,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.names import beside, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import Bucket, Disk, opened
+from airflow_eos.kinds.files.place import Bucket, Disk, folder_at
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from tests.support.pipelines import commit_of, owner_at, require_at
 
@@ -141,7 +141,7 @@ def test_a_strangers_file_of_the_same_name_and_size_is_not_taken_for_ours(files,
     (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a" / "parquet")
     other = tmp_path / "other"
     other.write_bytes(b"sows")
-    place = opened(tmp_path)
+    place = folder_at(tmp_path)
     [file] = files_of(work)
     assert place.publish([(file.prepared, file.visible)]) == [True], "by us before"
     (tmp_path / "0-0-a.parquet").unlink()
@@ -273,7 +273,7 @@ def test_where_the_parent_refuses_it_is_refused_by_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", ["/", "s3://lake", "s3://lake/"])
 def test_what_has_nothing_beside_it_is_refused_by_name(folder):
     with pytest.raises(ConfigurationError, match="kept beside the folder"):
-        opened(folder, {"aws_region": "eu"})
+        folder_at(folder, {"aws_region": "eu"})
 
 
 def test_an_error_of_the_disk_is_no_answer(files, tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import folder_at
 from airflow_eos.ops.plan_tables import plan_view
 from airflow_eos.ops.tables import as_text
 from airflow_eos.recovery import Action, Plan, Step, resolve
@@ -229,7 +229,7 @@ def test_a_link_in_the_place_of_a_folder_has_nothing_deleted_behind_it(
     work = tmp_path / "_eos.data" / "orders" / "work"
     work.mkdir(parents=True)
     (work / "0-0-a").symlink_to(theirs)
-    place = opened(tmp_path / "data")
+    place = folder_at(tmp_path / "data")
     assert place.listed("_eos/orders/work") == {"0-0-a": []}
     assert list(theirs.iterdir()) == [theirs / "1.json"]
 

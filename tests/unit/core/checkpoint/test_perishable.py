@@ -88,9 +88,9 @@ def test_rows_that_are_not_all_there_are_no_fewer_rows(store, cut):
     rows = PerishableRows(store)
     rows.keep("orders", 0, "a", stream)
     rows.keep("orders", 0, "b", left)
-    assert rows.opened("orders", 0, "a").read_all().num_rows == 4
+    assert rows.stream_of("orders", 0, "a").read_all().num_rows == 4
     with pytest.raises(StoreError, match="truncated or foreign") as refused:
-        rows.opened("orders", 0, "b")
+        rows.stream_of("orders", 0, "b")
     assert "eos/kept/orders/perishable/0/b" in refused.value.remedies[0].change
 
 
@@ -101,7 +101,7 @@ def test_kept_rows_with_a_bit_of_another_value_are_no_rows(store):
     stream = spill.whole()
     rows = PerishableRows(store)
     rows.keep("orders", 0, "whole", stream)
-    assert rows.opened("orders", 0, "whole").read_all().num_rows == 20
+    assert rows.stream_of("orders", 0, "whole").read_all().num_rows == 20
     for at in range(0, len(stream) - 48, 5):
         damaged = bytearray(stream)
         damaged[at] ^= 4
