@@ -66,7 +66,7 @@ def measure(stage: Stage, batches: int) -> Stopwatch:
                 authority.begin(batch)
             works = open_transactions(wire, _PREFIX, _TASKS)
             with watch.part("list"):
-                participant.open(besides=[work.identity for work in works])
+                participant.open(except_known=[work.identity for work in works])
             with watch.part("alone"):
                 participant.require_decidable(works)
             decision = decision_on(batch, 1, Verdict.COMMIT, works)

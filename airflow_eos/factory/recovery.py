@@ -168,7 +168,7 @@ def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
                 "starts the app where it is to run all the same."
             )
         named = resumption(pipeline)
-        if found := restart_in_progress(pipeline, besides=f"{RESUME}{named}"):
+        if found := restart_in_progress(pipeline, except_run=f"{RESUME}{named}"):
             kind = AirflowFailException if found.stands else AirflowSkipException
             raise kind(f"The app is not resumed: {found}.")
         if stands := why_it_stands(get_current_context()["ti"], pipeline.dag_id):

@@ -143,7 +143,7 @@ class Rescue:
 
 
 def restart_in_progress(
-    pipeline: Pipeline, queued: Collection[str] = (), *, besides: str | None = None
+    pipeline: Pipeline, queued: Collection[str] = (), *, except_run: str | None = None
 ) -> Rescue | None:
     """Return the standby, or run of the app's DAG, that brings the pipeline back, in a task.
 
@@ -152,14 +152,14 @@ def restart_in_progress(
     Args:
         pipeline: the pipeline.
         queued: DAGs of which runs were queued, and none was at work, at the look before.
-        besides: the id of a run that does not count.
+        except_run: the id of a run that does not count.
     """
     from airflow_eos.core.checkpoint.recovery_notes import brought_back_by
     from airflow_eos.core.checkpoint.standby import living_standbys
 
     if living := living_standbys(store_of(pipeline)):
         return Rescue(f"{living[0]} stands by")
-    found = under_way(pipeline.dag_id, queued, besides=besides)
+    found = under_way(pipeline.dag_id, queued, except_run=except_run)
     if found is None or found.stands:
         return found
     said = brought_back_by(store_of(pipeline), last_heartbeat(pipeline))
@@ -167,13 +167,13 @@ def restart_in_progress(
 
 
 def under_way(
-    dag_id: str, queued: Collection[str] = (), *, besides: str | None = None
+    dag_id: str, queued: Collection[str] = (), *, except_run: str | None = None
 ) -> Rescue | None:
     """Return that a run of the DAG is under way, and whether it gets on; None: there is none."""
     ti = get_current_context()["ti"]
     found = count(ti, dag_id, *UNDER_WAY)
-    if found and besides is not None:
-        found -= count(ti, dag_id, *UNDER_WAY, run_ids=[besides])
+    if found and except_run is not None:
+        found -= count(ti, dag_id, *UNDER_WAY, run_ids=[except_run])
     if not found:
         return None
     stands = why_it_stands(ti, dag_id)

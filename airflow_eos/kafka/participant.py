@@ -170,10 +170,10 @@ class KafkaParticipant:
             if at.topic_id and now.get(at.topic, at.topic_id) != at.topic_id
         }
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the coordinators' open transactions under the prefix; some may be another's."""
-        known = {transaction_of(work) for work in besides}
-        listed = list_open(self._wire, self._ledger.prefix, besides=known)
+        known = {transaction_of(work) for work in except_known}
+        listed = list_open(self._wire, self._ledger.prefix, except_known=known)
         return tuple(
             as_open_work(each, self._name, not_ours(each, self._timeouts_ms)) for each in listed
         )

@@ -492,10 +492,14 @@ class Dags:
             ).all()
             bundles: dict[str, str | None] = {row[0]: row[2] for row in newest}
             changed: dict[str, Any] = {row[0]: (row[1], row[2]) for row in newest}
-            anew = [dag_id for dag_id, at in changed.items() if self._changed.get(dag_id) != at]
+            changed_again = [
+                dag_id for dag_id, at in changed.items() if self._changed.get(dag_id) != at
+            ]
             found = (
-                SerializedDagModel.get_latest_serialized_dags(dag_ids=anew, session=session)
-                if anew
+                SerializedDagModel.get_latest_serialized_dags(
+                    dag_ids=changed_again, session=session
+                )
+                if changed_again
                 else ()
             )
             said = {

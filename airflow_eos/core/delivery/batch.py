@@ -249,7 +249,7 @@ class ExactlyOnceBatch(BatchFunction):
         ours = {work.identity for work in works}
         leftovers: set[WorkIdentity] = set()
         try:
-            leftovers = self._open_works(besides=ours)
+            leftovers = self._open_works(except_known=ours)
             # after the listing, which may take long where a broker is away
             require_decidable(self._participant, works)
         except Exception as error:
@@ -301,7 +301,7 @@ class ExactlyOnceBatch(BatchFunction):
             )
         failpoint("followed")
 
-    def _open_works(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
+    def _open_works(self, except_known: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
         """List work that speculative copies, lost task attempts or a former driver left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
@@ -309,11 +309,13 @@ class ExactlyOnceBatch(BatchFunction):
         before the decision, since a driver that takes over takes a newer term before it opens
         anything: where we are still the newest after it, no listed work is another driver's.
 
-        Where a late copy of a task took the place of work in ``besides``, as Kafka's ids allow,
-        that work is over, which settling will find. Work that another program's is told by is left
-        to that program, and to a person.
+        Where a late copy of a task took the place of work in ``except_known``, as Kafka's ids
+        allow, that work is over, which settling will find. Work that another program's is told by
+        is left to that program, and to a person.
         """
-        return {e.identity for e in self._participant.open(besides=besides) if not e.whose}
+        return {
+            e.identity for e in self._participant.open(except_known=except_known) if not e.whose
+        }
 
 
 class Attempts:

@@ -111,9 +111,9 @@ class _Participant:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._participant, name)
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         since_ns = time.time_ns()
-        found = self._participant.open(besides=besides)
+        found = self._participant.open(except_known=except_known)
         self._observer(TasksPrepared(found, since_ns))
         return found
 

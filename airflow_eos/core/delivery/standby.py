@@ -443,8 +443,8 @@ def follow(
             start.guarantee.ask_ahead(start)
         return start
 
-    anew = MadeReady(lambda: ready(examined(first.began)), warm_ups)
-    with ExitStack() as warm, closing(anew):
+    prepared_again = MadeReady(lambda: ready(examined(first.began)), warm_ups)
+    with ExitStack() as warm, closing(prepared_again):
 
         def examine() -> None:
             first.store.check_create_if_absent()
@@ -456,8 +456,8 @@ def follow(
         return stand_by(
             standing,
             examine=examine,
-            start=lambda after: run(anew.take(), after),
-            make_ready=anew.renew,
+            start=lambda after: run(prepared_again.take(), after),
+            make_ready=prepared_again.renew,
         )
 
 

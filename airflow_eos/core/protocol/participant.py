@@ -541,10 +541,10 @@ class Participant(Protocol):
         """Return the outcome of each work by its witness, without touching the work."""
         ...
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """Return all prepared work under the pipeline's name that has not ended, of any preparer.
 
-        Work in ``besides`` is left out, which makes asking cheaper.
+        Work in ``except_known`` is left out, which makes asking cheaper.
         """
         ...
 

@@ -133,12 +133,14 @@ class ParticipantGroup:
             found |= participant.outcome(own)
         return found
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the open work of all participants."""
         listed: list[OpenWork] = []
         for each in self._participants:
             names = {member.name for member in each.members}
-            listed += each.open(besides=[work for work in besides if work.participant in names])
+            listed += each.open(
+                except_known=[work for work in except_known if work.participant in names]
+            )
         return tuple(listed)
 
     def claim(self, owner: Owner) -> None:

@@ -531,8 +531,8 @@ def watched(
         EosError: A participant cannot be reached.
     """
     theirs = _named(store)
-    besides = [each for each in _members(store, prefix) if each not in theirs]
-    return connect([*theirs, *besides], _reach(kafka, reach), store=store)
+    others = [each for each in _members(store, prefix) if each not in theirs]
+    return connect([*theirs, *others], _reach(kafka, reach), store=store)
 
 
 def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -168,7 +168,7 @@ def list_open(
     wire: ConnectionPool,
     prefix: str,
     *,
-    besides: Collection[TransactionIdentity] = (),
+    except_known: Collection[TransactionIdentity] = (),
     deadline_s: float = 60.0,
 ) -> tuple[OpenTransaction, ...]:
     """List the open transactions ``<prefix>-eos-<task>-<attempt>``, sorted by id.
@@ -179,7 +179,7 @@ def list_open(
     Args:
         wire: the connections.
         prefix: the prefix that the ids share.
-        besides: known open transactions, left out to save describing them. Listing tells no
+        except_known: known open transactions, left out to save describing them. Listing tells no
             epoch, so a later transaction with the same id and producer id is left out, too.
         deadline_s: how long brokers may be away.
 
@@ -192,10 +192,10 @@ def list_open(
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
-    if not besides:  # a batch lists again with the next one; other callers need all now
+    if not except_known:  # a batch lists again with the next one; other callers need all now
         wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
-    found -= {(known.transactional_id, known.producer_id) for known in besides}
+    found -= {(known.transactional_id, known.producer_id) for known in except_known}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
     return _open_transactions(wire, ids, deadline)
 

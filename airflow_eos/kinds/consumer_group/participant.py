@@ -189,9 +189,9 @@ class ConsumerGroupParticipant:
             for work in works
         }
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """Return no open work: its Kafka transaction is begun and ended within a commit."""
-        del besides
+        del except_known
         return ()
 
     def claim(self, owner: Owner) -> None:

@@ -233,9 +233,9 @@ class OwnedFolder(OwnedBeside):
         for work in works:
             files_of(work)
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List work that is prepared and not visible; never list the folder of data."""
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         self._marked.require()
         found = []
         for key, entries in self._place.listed(works_of(self._name)).items():

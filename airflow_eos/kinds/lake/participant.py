@@ -545,13 +545,13 @@ class LakeParticipant(OwnedBeside):
             view.make_durable()
         return told
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the notes of this participant, and never the table.
 
         Work that a killed commit made visible is among them until its note goes: a commit removes
         the note, and so does an abort, which takes nothing from the table.
         """
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         found = [
             OpenWork(
                 self.kind,

@@ -306,10 +306,10 @@ class SpillParticipant(ABC):
         found = _together(lambda work: self._outcome(work.key), works)
         return {work.identity: each for work, each in zip(works, found, strict=True)}
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List kept rows that have not ended."""
         self.require_checkpoint()
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         listed = [each for each in self._kept.listed() if each.name not in known]
         ended = _together(lambda each: self._ended(each.name), listed)
         found = [

@@ -557,9 +557,9 @@ class SqlParticipant(ABC):
         stamp = stamp_of(end.pipeline, end.batch_id)
         return {"table": detail[WRITTEN_TABLE], "column": detail[BATCH_COLUMN], "stamp": stamp}
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the work that waits under the name, in this database."""
-        known = {work.key for work in besides}
+        known = {work.key for work in except_known}
         return tuple(
             OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
             for key, at_ms, target in sorted(self._book.listed())
@@ -672,12 +672,12 @@ class LostError(StoreError):
     """The connection was lost, and with it the server's reply."""
 
 
-def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float) -> T:
+def answered(act: Callable[[], T], *, again: Callable[[], None], timeout_s: float) -> T:
     """Call ``act``, and repeat it whenever the connection is lost.
 
     Args:
         act: may end at any point and be repeated, changing nothing twice.
-        anew: closes the lost connection.
+        again: closes the lost connection.
         timeout_s: seconds from the first loss within which the server must answer again.
 
     Raises:
@@ -689,7 +689,7 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
         try:
             return act()
         except LostError as lost:
-            anew()
+            again()
             now = time.monotonic()
             deadline = now + timeout_s if deadline is None else deadline
             if now > deadline:
@@ -745,7 +745,7 @@ class DatabaseConnection(ABC):
             with self._meaning(doing):
                 return act(self._open())
 
-        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+        return answered(once, again=self.close, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Close the connection; work that waits in the database stays."""

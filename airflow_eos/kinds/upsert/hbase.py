@@ -105,7 +105,7 @@ class _Rows(msgspec.Struct, frozen=True):
     rows: list[_Row] = msgspec.field(name="Row")
 
 
-class Rest:
+class HBaseHttp:
     """A client of HBase's REST server: tables, rows and cells.
 
     Args:
@@ -473,7 +473,7 @@ class HBaseTarget:
     """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     def __init__(self, url: str, target: str, *, timeout_s: float) -> None:
-        self._rest = Rest(url, timeout_s=timeout_s)
+        self._http = HBaseHttp(url, timeout_s=timeout_s)
         self._target = target
         self._table, _, self._family = target.partition("/")
         namespace, colon, _ = self._table.rpartition(":")
@@ -496,34 +496,34 @@ class HBaseTarget:
 
     def check(self) -> None:
         """Refuse a table that could forget rows or may not be written; create our own table."""
-        refuse_schema(self._table, self._family, self._rest.schema(self._table))
-        if self._rest.schema(self._ours) is None:
-            self._rest.create(self._ours, _FAMILY)
+        refuse_schema(self._table, self._family, self._http.schema(self._table))
+        if self._http.schema(self._ours) is None:
+            self._http.create(self._ours, _FAMILY)
         self._try_write()
         # A server can be configured to refuse timestamps that are far from today.
-        self._rest.put(self._ours, self._row, _PROBE, NEWEST)
+        self._http.put(self._ours, self._row, _PROBE, NEWEST)
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
         mark = {_MARK: uuid.uuid4().hex.encode()}
-        self._rest.swap(self._ours, self._row, mark, _MARK, b"")
+        self._http.swap(self._ours, self._row, mark, _MARK, b"")
         return self.mark() or ""
 
     def mark(self) -> str | None:
         """See :meth:`UpsertConnection.mark`."""
-        found = self._rest.row(self._ours, self._row).get(_MARK)
+        found = self._http.row(self._ours, self._row).get(_MARK)
         return None if found is None else found.decode()
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""
-        cells = self._rest.row(self._ours, self._row)
+        cells = self._http.row(self._ours, self._row)
         if cells.get(_OWNER):
             return
         epoch = self._next_epoch(int(cells.get(_EPOCH, b"0")))
         owned = _Owned(TargetOwner(location, checkpoint, epoch))
         claimed = {_OWNER: msgspec.json.encode(owned), _EPOCH: str(epoch).encode()}
         # Each claim changes the epoch: while it stands, none has claimed, nor claimed and gave up.
-        self._rest.swap(self._ours, self._row, claimed, _EPOCH, cells.get(_EPOCH, b""))
+        self._http.swap(self._ours, self._row, claimed, _EPOCH, cells.get(_EPOCH, b""))
 
     def owner(self) -> TargetOwner | None:
         """See :meth:`UpsertConnection.owner`."""
@@ -538,7 +538,7 @@ class HBaseTarget:
             if last is not None and (note.batch, note.attempt) < (last.batch, last.attempt):
                 return
             noted = msgspec.json.encode(_Owned(owned.owner, note))
-            if self._rest.swap(self._ours, self._row, {_OWNER: noted}, _OWNER, stands):
+            if self._http.swap(self._ours, self._row, {_OWNER: noted}, _OWNER, stands):
                 return
 
     def newest(self) -> Note | None:
@@ -562,7 +562,7 @@ class HBaseTarget:
             if number <= known:
                 return None
             counted = {_TALLY: str(number).encode()}
-            if self._rest.swap(self._ours, self._row, counted, _TALLY, stands):
+            if self._http.swap(self._ours, self._row, counted, _TALLY, stands):
                 return number
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
@@ -572,7 +572,7 @@ class HBaseTarget:
         for at, body in enumerate(requests_of(rows, about, self._family, version)):
             if at:
                 self._owned_by(checkpoint)
-            self._rest.put_all(self._table, body)
+            self._http.put_all(self._table, body)
         return 0
 
     def tried(self, rows: pa.Table, about: RowSchema) -> None:
@@ -582,15 +582,15 @@ class HBaseTarget:
 
     def close(self) -> None:
         """Close the connection."""
-        self._rest.close()
+        self._http.close()
 
     def _try_write(self) -> None:
         # No cell has that value, so nothing is written; but a user that may not write is refused.
         column, never = f"{self._family}:{NULLS}", uuid.uuid4().bytes
-        self._rest.swap(self._table, self._row, {column: never}, column, never)
+        self._http.swap(self._table, self._row, {column: never}, column, never)
 
     def _tally(self) -> bytes:
-        return self._rest.row(self._ours, self._row).get(_TALLY, b"")
+        return self._http.row(self._ours, self._row).get(_TALLY, b"")
 
     def _owned_by(self, checkpoint: str) -> tuple[_Owned, bytes]:
         """Return :meth:`_owned`; refuse a target that is not this checkpoint's (OwnershipError)."""
@@ -602,7 +602,7 @@ class HBaseTarget:
 
     def _owned(self) -> tuple[_Owned | None, bytes]:
         """Return the owner with its note, and the value of their cell."""
-        stands = self._rest.row(self._ours, self._row).get(_OWNER, b"")
+        stands = self._http.row(self._ours, self._row).get(_OWNER, b"")
         try:
             return (msgspec.json.decode(stands, type=_Owned) if stands else None), stands
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -624,7 +624,7 @@ class HBaseTarget:
         """
         epoch = last + 1
         while epoch <= LAST_EPOCH:
-            newest = self._rest.newest_since(self._table, self._family, version_of(epoch, 0, 0))
+            newest = self._http.newest_since(self._table, self._family, version_of(epoch, 0, 0))
             if newest is None:
                 return epoch
             epoch = epoch_in(newest) + 1

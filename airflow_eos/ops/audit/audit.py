@@ -623,8 +623,8 @@ def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> boo
     nothing.
     """
     promised = {each.batch_id for each in decided if each.offsets}
-    besides = set(batch_folders(store, SPENT)) - promised
-    return max(besides, default=-1) >= min(promised, default=0)
+    unpromised = set(batch_folders(store, SPENT)) - promised
+    return max(unpromised, default=-1) >= min(promised, default=0)
 
 
 def _offenders(

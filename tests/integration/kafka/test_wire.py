@@ -165,7 +165,7 @@ def test_many_transactions_are_listed_and_ended_in_pieces(
     raw.wire.cluster.forget_coordinators(i.transactional_id for i in prepared)
     assert {t.identity for t in list_open(raw.wire, "many")} == prepared
     known = sorted(prepared)[:20]
-    others = list_open(raw.wire, "many", besides=known)
+    others = list_open(raw.wire, "many", except_known=known)
     assert {t.identity for t in others} == prepared - set(known)
     ended = end_transactions(raw.wire, sorted(prepared), commit=True)
     assert set(ended) == prepared

@@ -78,7 +78,7 @@ def test_nothing_is_delivered_before_the_commit_and_all_of_it_after_in_order(sto
     )
     works = [prepare(store, "a", "b"), prepare(store, "c", task=1)]
     assert [each.key for each in wal.open()] == [work.key for work in works]
-    assert [each.key for each in wal.open(besides=[works[0].identity])] == [works[1].key]
+    assert [each.key for each in wal.open(except_known=[works[0].identity])] == [works[1].key]
     assert wal.outcome(works) == {work.identity: Outcome.OPEN for work in works}
     assert called == []
     assert wal.commit(works) == {work.identity: Outcome.COMMITTED for work in works}
@@ -394,7 +394,7 @@ def test_what_a_person_gave_up_is_never_handed_over_again(store, endpoint, wal):
         nobody_there.commit([poison])
     assert wal.abort([poison.identity]) == {poison.identity: False}
     assert wal.abandon([poison.identity]) == {poison.identity: True}
-    assert wal.open() == wal.open(besides=[poison.identity])
+    assert wal.open() == wal.open(except_known=[poison.identity])
     assert wal.commit([poison, whole]) == {
         poison.identity: Outcome.UNKNOWN,
         whole.identity: Outcome.COMMITTED,

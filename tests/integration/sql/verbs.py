@@ -39,7 +39,7 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: SqlWorld):
     works = [world.prepare(1, 2), world.prepare(3, task=1)]
     assert world.seen() == []
     assert {each.key for each in ours.open()} == {work.key for work in works}
-    assert [each.key for each in ours.open(besides=[works[0].identity])] == [works[1].key]
+    assert [each.key for each in ours.open(except_known=[works[0].identity])] == [works[1].key]
     if world.kept():
         assert getattr(ours, "clock_ms", lambda: None)() is None, "the store's clock has dated them"
     else:

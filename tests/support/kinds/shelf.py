@@ -100,8 +100,8 @@ class ShelfParticipant:
             for work in works
         }
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        known = {work.key for work in besides}
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        known = {work.key for work in except_known}
         with opened(self._file) as base:
             found = [key for (key,) in base.execute("SELECT DISTINCT work FROM staged")]
         return tuple(

@@ -162,7 +162,7 @@ def test_one_that_ended_since_it_was_listed_is_not_open(cluster, listed):
 
 
 def test_those_known_to_be_open_are_left_out(listed):
-    assert listed(besides=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
+    assert listed(except_known=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
 
 
 def test_who_takes_over_from_a_silent_broker_is_heard_once_more(cluster, listed, monkeypatch):
@@ -208,7 +208,7 @@ def test_what_a_partition_of_their_log_without_a_leader_holds_is_not_nothing(clu
     with pytest.raises(KafkaUnavailableError, match=r"partitions \[3\] of the log"):
         listed()
     # A batch lists again with the next one.
-    assert listed(besides=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
+    assert listed(except_known=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
     wire: Any = cluster
     with pytest.raises(KafkaUnavailableError):
         listing.list_lookalikes(wire, "etl")

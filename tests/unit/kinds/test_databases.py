@@ -399,7 +399,7 @@ class Clock:
 def test_a_long_act_that_a_deadlock_ended_is_done_again(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(40.0)
     monkeypatch.setattr(answering, "time", clock)
-    assert answered(lambda: clock.act(fails=1), anew=lambda: None, timeout_s=30) == "done"
+    assert answered(lambda: clock.act(fails=1), again=lambda: None, timeout_s=30) == "done"
     assert clock.calls == 2
 
 
@@ -409,7 +409,7 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     with pytest.raises(
         StoreError, match=r"Asked again for 30 s, without a reply. Nothing was guessed"
     ):
-        answered(lambda: clock.act(fails=99), anew=lambda: None, timeout_s=30)
+        answered(lambda: clock.act(fails=99), again=lambda: None, timeout_s=30)
     assert clock.now > 70
 
 

@@ -215,8 +215,8 @@ FOREIGN = r"200 with \d+ bytes that HBase's REST server does not send"
 @pytest.mark.parametrize("page", [*PAGES, b"", b"\xff"], ids=len)
 def test_a_page_that_a_proxy_sends_in_the_place_of_an_answer_is_an_error_of_ours(page: bytes):
     target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
-    target._rest._ask = lambda *_: Answer(200, page)
-    for ask in (target.check, target.mark, lambda: target._rest.newest_since("t", "f", 1)):
+    target._http._ask = lambda *_: Answer(200, page)
+    for ask in (target.check, target.mark, lambda: target._http.newest_since("t", "f", 1)):
         with pytest.raises(DeliveryError, match=FOREIGN):
             ask()
 
@@ -224,7 +224,7 @@ def test_a_page_that_a_proxy_sends_in_the_place_of_an_answer_is_an_error_of_ours
 @pytest.mark.parametrize("page", PAGES, ids=len)
 def test_rows_that_a_proxy_has_taken_for_a_page_of_its_own_are_not_written(page: bytes):
     """HBase says nothing beside a success: rows were called delivered that nobody had written."""
-    rest: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)._rest
+    rest: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)._http
     writes = (
         lambda: rest.put_all("t", pa.py_buffer(b"rows")),
         lambda: rest.put("t", "k", "f:a", 1),
@@ -246,7 +246,7 @@ def test_rows_that_a_proxy_has_taken_for_a_page_of_its_own_are_not_written(page:
 @pytest.mark.parametrize("stands", [b"mine", b'{"owner": 7}', b"[" * 100_000], ids=len)
 def test_an_owner_that_no_parser_reads_is_nobodys_guess(stands: bytes):
     target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
-    target._rest = SimpleNamespace(row=lambda *_: {"m:owner": stands})
+    target._http = SimpleNamespace(row=lambda *_: {"m:owner": stands})
     with pytest.raises(OwnershipError, match="cannot be read") as refused:
         target._owned()
     assert "put 'airflow_eos_upserts', 't:f', 'm:owner', ''" in str(refused.value)

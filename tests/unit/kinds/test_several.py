@@ -55,8 +55,8 @@ class Recording:
 
     abandon = abort
 
-    def open(self, *, besides: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
-        self._note("open", keys(besides))
+    def open(self, *, except_known: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
+        self._note("open", keys(except_known))
         return (f"open at {self.name}",)
 
     def claim(self, owner: Any) -> None:
@@ -124,7 +124,7 @@ def test_what_its_system_may_end_by_itself_is_committed_first(group, asked):
 
 def test_open_work_of_all_is_listed_and_each_is_told_of_its_own_only(group, asked):
     """A participant may read more out of a key than its text: another's would not parse."""
-    assert group.open(besides=[A.identity, B.identity]) == ("open at a", "open at b")
+    assert group.open(except_known=[A.identity, B.identity]) == ("open at a", "open at b")
     assert asked == [("a", "open", ["a1"]), ("b", "open", ["b1"])]
 
 

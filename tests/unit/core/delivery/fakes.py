@@ -158,9 +158,9 @@ class FakeParticipant:
             for work in works
         }
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+    def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         # As Kafka lists them: without the epoch.
-        known = {id_of(identity) for identity in besides}
+        known = {id_of(identity) for identity in except_known}
         return tuple(
             OpenWork(each.kind, each.participant, each.key, 0, 60_000)
             for each in self.broker.open()
