@@ -75,7 +75,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
 class _MetadataText(msgspec.Struct, frozen=True):
     """The JSON of the metadata: the mark under this package's name; both may get more fields."""
 
-    mark: OffsetMetadata = msgspec.field(name="airflow-eos")
+    metadata: OffsetMetadata = msgspec.field(name="airflow-eos")
 
 
 class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,10 +101,10 @@ class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from error
 
 
-def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
+def metadata_of(committed: CommittedOffset) -> OffsetMetadata | None:
     """Return the mark beside an offset; None where another program has committed the offset."""
     try:
-        return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
+        return msgspec.json.decode(committed.metadata, type=_MetadataText).metadata
     except (msgspec.MsgspecError, RecursionError):
         return None
 
@@ -125,13 +125,13 @@ def work_of(
     )
 
 
-def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
+def foreign(group: str, metadata: OffsetMetadata) -> OwnershipError:
     """Return the error for a group that shows the offsets of another pipeline."""
     return OwnershipError(
-        f"Consumer group {group!r} shows how far another pipeline is (its id is {mark.pipeline}, "
-        f"batch {mark.batch}): two would overwrite each other. Name another group; or, where that "
-        "pipeline is gone for good, delete this one: kafka-consumer-groups --delete --group "
-        f"{group}. Then start again."
+        f"Consumer group {group!r} shows how far another pipeline is (its id is "
+        f"{metadata.pipeline}, batch {metadata.batch}): two would overwrite each other. Name "
+        "another group; or, where that pipeline is gone for good, delete this one: "
+        f"kafka-consumer-groups --delete --group {group}. Then start again."
     )
 
 
@@ -223,11 +223,13 @@ class ConsumerGroupParticipant:
         Raises:
             OwnershipError: another pipeline goes on with this group.
         """
-        marks = [mark for each in committed.values() if (mark := mark_of(each)) is not None]
-        for mark in marks:
-            if mark.pipeline != wanted.pipeline:
-                raise foreign(self.group, mark)
-        if any(mark.batch > wanted.batch for mark in marks):
+        all_metadata = [
+            metadata for each in committed.values() if (metadata := metadata_of(each)) is not None
+        ]
+        for metadata in all_metadata:
+            if metadata.pipeline != wanted.pipeline:
+                raise foreign(self.group, metadata)
+        if any(metadata.batch > wanted.batch for metadata in all_metadata):
             return {}
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
@@ -242,8 +244,11 @@ class ConsumerGroupParticipant:
 
 
 def _is_of(committed: CommittedOffset, wanted: BatchOffsets) -> bool:
-    mark = mark_of(committed)
-    return mark is not None and (mark.pipeline, mark.batch) == (wanted.pipeline, wanted.batch)
+    metadata = metadata_of(committed)
+    return metadata is not None and (metadata.pipeline, metadata.batch) == (
+        wanted.pipeline,
+        wanted.batch,
+    )
 
 
 def connect(

@@ -27,7 +27,7 @@ from airflow_eos.kinds.consumer_group.participant import (
     OffsetMetadata,
     Offsets,
     foreign,
-    mark_of,
+    metadata_of,
     work_of,
 )
 
@@ -146,12 +146,12 @@ class GroupState:
     Attributes:
         group: its id.
         offsets: the committed offsets.
-        marks: the distinct marks beside the offsets; None for offsets of another program.
+        metadata: the distinct marks beside the offsets; None for offsets of another program.
     """
 
     group: str
     offsets: Offsets
-    marks: frozenset[OffsetMetadata | None]
+    metadata: frozenset[OffsetMetadata | None]
 
     @classmethod
     def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
@@ -159,11 +159,11 @@ class GroupState:
         offsets: Offsets = {}
         for (topic, partition), each in committed.items():
             offsets.setdefault(topic, {})[partition] = each.offset
-        return cls(group, offsets, frozenset(mark_of(each) for each in committed.values()))
+        return cls(group, offsets, frozenset(metadata_of(each) for each in committed.values()))
 
     def began(self, pipeline: str) -> bool:
         """Whether that pipeline has taken the group over, and committed nothing since."""
-        return self.marks == {OffsetMetadata(pipeline, BEGAN)}
+        return self.metadata == {OffsetMetadata(pipeline, BEGAN)}
 
     def require_own(self, pipeline: str) -> None:
         """Refuse offsets that another pipeline, or another program, has committed.
@@ -171,16 +171,16 @@ class GroupState:
         Raises:
             OwnershipError: with the owner and how to go on.
         """
-        for mark in self.marks:
-            if mark is None:
+        for metadata in self.metadata:
+            if metadata is None:
                 raise OwnershipError(
                     f"Consumer group {self.group!r} has offsets that no pipeline of this package "
                     "has committed; they would be overwritten. Name another group, or delete this "
                     f"one: kafka-consumer-groups --delete --group {self.group}. To go on from "
                     "there: ConsumerGroup(resume=True) or --resume-from-group (docs/sinks.md)."
                 )
-            if mark.pipeline != pipeline:
-                raise foreign(self.group, mark)
+            if metadata.pipeline != pipeline:
+                raise foreign(self.group, metadata)
 
     def require_drained(self) -> OffsetMetadata | None:
         """Refuse a group whose pipeline was not drained; return the mark of where it ended.
@@ -195,22 +195,22 @@ class GroupState:
                 f"Consumer group {self.group!r} has no offsets to go on from. Give another start "
                 "position; the group gets its offsets with the first batch."
             )
-        if self.marks == {None}:
+        if self.metadata == {None}:
             return None
-        mark = next(iter(self.marks)) if len(self.marks) == 1 else None
-        if mark is None:
+        metadata = next(iter(self.metadata)) if len(self.metadata) == 1 else None
+        if metadata is None:
             raise OwnershipError(
                 f"Consumer group {self.group!r} has offsets of several hands: somebody has reset "
                 f"some of them, or pipelines have shared it. {_BY_HAND}"
             )
-        if mark.drained is None and mark.batch != BEGAN:
+        if metadata.drained is None and metadata.batch != BEGAN:
             raise OwnershipError(
-                f"Consumer group {self.group!r} is where batch {mark.batch} of pipeline "
-                f"{mark.pipeline} ended, and that pipeline was not drained after it: more may be "
-                "promised or delivered. Restore its checkpoint, start it, and drain it "
+                f"Consumer group {self.group!r} is where batch {metadata.batch} of pipeline "
+                f"{metadata.pipeline} ended, and that pipeline was not drained after it: more may "
+                "be promised or delivered. Restore its checkpoint, start it, and drain it "
                 f"(airflow-eos drain). {_BY_HAND}"
             )
-        return mark
+        return metadata
 
 
 _BY_HAND = (
@@ -256,11 +256,11 @@ class GroupProgress:
         if not self._resume:
             standing.require_own(pipeline)
             return None
-        mark = standing.require_drained()
-        if mark is None:
+        metadata = standing.require_drained()
+        if metadata is None:
             return None
         # A pipeline that only began has claimed the outputs all the same.
-        return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
+        return Former(metadata.pipeline, None if metadata.drained is None else _decision(metadata))
 
     def begin(self) -> None:
         """See :meth:`OffsetCommit.begin`: an empty checkpoint that goes on takes the group over."""
@@ -294,26 +294,31 @@ class GroupProgress:
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
         """See :meth:`OffsetCommit.drained`; marks nothing where the group is at another batch."""
         pipeline = self._pipeline
-        mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
+        metadata = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
-        def marked(committed: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
+        def with_drain(
+            committed: Mapping[Place, CommittedOffset],
+        ) -> Mapping[Place, CommittedOffset]:
             # Asked while the transactional id is ours: a newer driver takes its term, then the id.
             standing = GroupState.of(self.participant.group, committed)
-            if standing.marks != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
+            if (
+                standing.metadata != {OffsetMetadata(pipeline, decision.batch_id)}
+                or not is_newest()
+            ):
                 return {}
-            return mark.beside(standing.offsets)
+            return metadata.beside(standing.offsets)
 
-        self.participant.offsets.replace(marked)
+        self.participant.offsets.replace(with_drain)
 
     def _going_on(
         self, committed: Mapping[Place, CommittedOffset]
     ) -> Mapping[Place, CommittedOffset]:
         """Return the offsets without a drain's mark, which is void once the pipeline goes on."""
         standing = GroupState.of(self.participant.group, committed)
-        mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
-        if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
+        metadata = next(iter(standing.metadata)) if len(standing.metadata) == 1 else None
+        if metadata is None or metadata.pipeline != self._pipeline or metadata.drained is None:
             return {}
-        return OffsetMetadata(mark.pipeline, mark.batch).beside(standing.offsets)
+        return OffsetMetadata(metadata.pipeline, metadata.batch).beside(standing.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         """Return one piece of work: the offsets at which the batch's Kafka sources end."""
@@ -386,14 +391,14 @@ def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> N
         )
 
 
-def _decision(mark: OffsetMetadata) -> Decision:
+def _decision(metadata: OffsetMetadata) -> Decision:
     """Return the decision that a mark names, with placeholders for what the mark lacks."""
     return Decision(
-        batch_id=mark.batch,
-        attempt=mark.attempt,
+        batch_id=metadata.batch,
+        attempt=metadata.attempt,
         verdict=Verdict.COMMIT,
         offsets="in the consumer group",
-        decided_by=f"pipeline {mark.pipeline}",
+        decided_by=f"pipeline {metadata.pipeline}",
         decided_at_ms=0,
-        nonce=str(mark.drained),
+        nonce=str(metadata.drained),
     )

@@ -141,23 +141,23 @@ def _is_sized(item: tuple[object, object]) -> bool:
 # The base of both file participants: the mark of the folder, claim and notes.
 
 
-_MARK = "mark"
-_MARK_FORM = re.compile(rb"[0-9a-f]{32}")
+_INSTANCE_ID = "mark"
+_ID_FORM = re.compile(rb"[0-9a-f]{32}")
 
 
-class Marked:
+class FolderInstance:
     """The mark of one name in one folder, by which a folder is told from another.
 
     Args:
         place: the folder of data.
         name: the participant's name.
-        mark: the mark that is expected there.
+        instance_id: the mark that is expected there.
     """
 
-    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
+    def __init__(self, place: DataFolder, name: str, instance_id: str) -> None:
         self._place = place
-        self._at = f"{name}/{_MARK}"
-        self.mark = mark
+        self._at = f"{name}/{_INSTANCE_ID}"
+        self.instance_id = instance_id
 
     @classmethod
     def made(cls, place: DataFolder, name: str) -> Self:
@@ -166,14 +166,14 @@ class Marked:
         Raises:
             StoreError: the place refuses, or the mark is damaged, or gone after it was written.
         """
-        path = f"{name}/{_MARK}"
+        path = f"{name}/{_INSTANCE_ID}"
         place.beside.create(path, uuid.uuid4().hex.encode())
         found = place.beside.get(path)
         if found is None:
             raise StoreError(
                 f"{place.beside.location}/{path} was written and is gone: who deletes it?"
             )
-        if _MARK_FORM.fullmatch(found) is None:  # two disks with an empty mark would look the same
+        if _ID_FORM.fullmatch(found) is None:  # two disks with an empty mark would look the same
             raise StoreError(
                 f"{place.beside.location}/{path} is damaged: which folder this is, is not known.",
                 Remedy(
@@ -189,11 +189,11 @@ class Marked:
         self._place.require()
         kept = self._place.beside.get(self._at)
         found = None if kept is None else kept.decode("ascii", errors="replace")
-        if found != self.mark:
+        if found != self.instance_id:
             raise StoreError(
                 f"{self._place.address} is not the folder of this pipeline: its mark is "
-                f"{found or 'missing'}, expected {self.mark}. Is the disk mounted here? Nothing "
-                "was concluded from files that are not there."
+                f"{found or 'missing'}, expected {self.instance_id}. Is the disk mounted here? "
+                "Nothing was concluded from files that are not there."
             )
 
 
@@ -209,18 +209,23 @@ class OwnedFolder(OwnedBeside):
     Args:
         place: the folder that readers look at.
         name: the participant's name in decisions.
-        mark: the random id of the name in this folder, which another disk does not have.
+        instance_id: the random id of the name in this folder, which another disk does not have.
         more: further parts of the address, beside folder and mark.
     """
 
     def __init__(
-        self, place: DataFolder, *, name: str, mark: str, more: Mapping[str, str] | None = None
+        self,
+        place: DataFolder,
+        *,
+        name: str,
+        instance_id: str,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self._place = place
         self._name = name
-        self._marked = Marked(place, name, mark)
+        self._instance = FolderInstance(place, name, instance_id)
         self._beside = OwnershipFile(place.kept(name), f"name {name!r} in {place.address}")
-        self._address = {"folder": place.address, "mark": mark, **(more or {})}
+        self._address = {"folder": place.address, "mark": instance_id, **(more or {})}
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -236,7 +241,7 @@ class OwnedFolder(OwnedBeside):
     def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List work that is prepared and not visible; never list the folder of data."""
         known = {work.key for work in except_known}
-        self._marked.require()
+        self._instance.require()
         found = []
         for key, entries in self._place.listed(works_of(self._name)).items():
             visible = [visible_of(entry.path, self._name, key) for entry in entries]

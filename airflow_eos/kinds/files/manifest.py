@@ -31,7 +31,7 @@ from airflow_eos.core.checkpoint.pipeline import pipeline_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_own
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.files.folder import KIND, Marked, OwnedFolder, files_of, require_form
+from airflow_eos.kinds.files.folder import KIND, FolderInstance, OwnedFolder, files_of, require_form
 from airflow_eos.kinds.files.names import kept_at
 from airflow_eos.kinds.files.place import visible_data
 from airflow_eos.kinds.lake.participant import decisions_naming
@@ -144,13 +144,13 @@ class ManifestLog:
     Args:
         place: the folder of data.
         name: the participant's name.
-        mark: the random id of the name in that folder.
+        instance_id: the random id of the name in that folder.
     """
 
-    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
+    def __init__(self, place: DataFolder, name: str, instance_id: str) -> None:
         self._place = place
         self._name = name
-        self._mark = mark
+        self._instance_id = instance_id
 
     def look(self) -> ManifestSnapshot:
         """Read the newest entry of the log."""
@@ -269,7 +269,7 @@ class ManifestLog:
             found = _SETTLED.search(unquote(status["path"]))
             if found is not None:
                 names.add((found[1], found[2]))
-                if found[3] and (found[1], found[2]) == (self._name, self._mark):
+                if found[3] and (found[1], found[2]) == (self._name, self._instance_id):
                     is_committed, at_ms = found[5] == "committed", status["modificationTime"]
                     settled.append(
                         ManifestOutcome(
@@ -279,7 +279,7 @@ class ManifestLog:
         return ManifestSnapshot(number, frozenset(names), tuple(settled))
 
     def _settled_line(self, what: str, at_ms: int) -> bytes:
-        path = f"{kept_at(self._name)}/settled/{self._mark}/{what}"
+        path = f"{kept_at(self._name)}/settled/{self._instance_id}/{what}"
         return self._line(path, 0, at_ms, is_folder=True)
 
     def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
@@ -345,14 +345,16 @@ class ManifestParticipant(OwnedFolder):
     Args:
         place: the folder that readers look at.
         name: the participant's name in decisions.
-        mark: the random id of the name in this folder.
+        instance_id: the random id of the name in this folder.
         store: the pipeline's checkpoint, whose decisions are settled.
     """
 
-    def __init__(self, place: DataFolder, *, name: str, mark: str, store: CheckpointStore) -> None:
-        super().__init__(place, name=name, mark=mark, more=PUBLISH)
+    def __init__(
+        self, place: DataFolder, *, name: str, instance_id: str, store: CheckpointStore
+    ) -> None:
+        super().__init__(place, name=name, instance_id=instance_id, more=PUBLISH)
         self._store = store
-        self._log = ManifestLog(place, name, mark)
+        self._log = ManifestLog(place, name, instance_id)
 
     def begin(self) -> None:
         """Create the log where there is none: without it, readers would list the folder.
@@ -363,7 +365,7 @@ class ManifestParticipant(OwnedFolder):
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             view = self._log.look()
-            if (self._name, self._marked.mark) in view.names:
+            if (self._name, self._instance.instance_id) in view.names:
                 return
             self._require_ours(view)
             require_form(self._place, "manifest")
@@ -417,7 +419,7 @@ class ManifestParticipant(OwnedFolder):
         self.check(works)
         if not works:
             return {}
-        self._marked.require()
+        self._instance.require()
         named, view = self._decisions(works), self._log.look()
         told: dict[WorkIdentity, Outcome] = {}
         for work in works:
@@ -447,7 +449,7 @@ class ManifestParticipant(OwnedFolder):
         """Write the decision's entry; return its outcome by a look, never by the write's reply."""
         works = [work for work in decision.works if work.participant == self._name]
         files = [file for work in works for file in files_of(work)]
-        self._marked.require()
+        self._instance.require()
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             view = self._log.look()
@@ -510,7 +512,7 @@ def joined(place: DataFolder, name: str, store: CheckpointStore) -> ManifestPart
         ConfigurationError: see :meth:`ManifestParticipant.begin`.
         StoreError: the place refuses.
     """
-    mark = Marked.made(place, name).mark
-    participant = ManifestParticipant(place, name=name, mark=mark, store=store)
+    instance_id = FolderInstance.made(place, name).instance_id
+    participant = ManifestParticipant(place, name=name, instance_id=instance_id, store=store)
     participant.begin()
     return participant

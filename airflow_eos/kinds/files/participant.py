@@ -27,7 +27,7 @@ from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_ow
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.folder import (
     KIND,
-    Marked,
+    FolderInstance,
     OwnedFolder,
     files_of,
     require_form,
@@ -123,7 +123,7 @@ class FilesParticipant(OwnedFolder):
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
         """Return the outcome of work with a file that was missed; OPEN work is published again."""
-        self._marked.require()
+        self._instance.require()
         outcome = self._outcome(files)
         if outcome is Outcome.OPEN:
             self._place.publish([(file.prepared, file.visible) for file in files])
@@ -148,7 +148,7 @@ class FilesParticipant(OwnedFolder):
         hidden = [file for file, _, size in seen if size != file.size]
         if all(file.size in sizes for file, *sizes in seen) and not self._altered(hidden):
             return Outcome.OPEN
-        self._marked.require()  # files may be missing since this is another disk
+        self._instance.require()  # files may be missing since this is another disk
         return Outcome.UNKNOWN
 
 
@@ -194,7 +194,9 @@ def joined(place: DataFolder, name: str) -> FilesParticipant:
             "never see other files. Give another folder, or publish='manifest'."
         )
     require_form(place, "listing")
-    return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
+    return FilesParticipant(
+        place, name=name, instance_id=FolderInstance.made(place, name).instance_id
+    )
 
 
 def connect(
@@ -217,16 +219,16 @@ def connect(
         StoreError: the folder is not there, or not on this disk.
     """
     del timeout_s
-    folder, mark = member.address.get("folder"), member.address.get("mark")
+    folder, instance_id = member.address.get("folder"), member.address.get("mark")
     form = member.address.get("publish", "listing")
-    if folder is None or mark is None or form not in ("listing", "manifest"):
+    if folder is None or instance_id is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
     place = folder_at(folder, _options(member, how))
-    Marked(place, member.name, mark).require()
+    FolderInstance(place, member.name, instance_id).require()
     if form == "listing":
-        return FilesParticipant(place, name=member.name, mark=mark)
+        return FilesParticipant(place, name=member.name, instance_id=instance_id)
     checkpoint = checkpoint_of(member, store)
-    return ManifestParticipant(place, name=member.name, mark=mark, store=checkpoint)
+    return ManifestParticipant(place, name=member.name, instance_id=instance_id, store=checkpoint)
 
 
 def _options(member: Member, how: object) -> Mapping[str, str] | None:

@@ -66,7 +66,7 @@ INSERT IGNORE INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %
 """  # noqa: S608 - ours, as all here
 _MADE = f"INSERT IGNORE INTO {NAMES} (name, mark) VALUES (%s, %s)"  # noqa: S608
 _UNMADE = f"DELETE FROM {WORKS} WHERE work_key = %s"  # noqa: S608
-_MARK = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
+_INSTANCE_ID = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
 
 
 def make_tables(session: MySqlConnection, tables: KeysOfName) -> str:
@@ -79,13 +79,13 @@ def make_tables(session: MySqlConnection, tables: KeysOfName) -> str:
     def make(connection: Connection) -> str:
         if asked(connection, _HAS, NAMES, WORKS) != [(2,)]:
             _make(connection)
-        if not asked(connection, _MARK, tables.name):
-            mark = uuid.uuid4().hex
-            done(connection, _WITNESS, mark, tables.name, 0, 2**63 - 1)
-            if done(connection, _MADE, tables.name, mark) == 0:
-                done(connection, _UNMADE, mark)  # another start was first
-        [(mark,)] = asked(connection, _MARK, tables.name)
-        return str(mark)
+        if not asked(connection, _INSTANCE_ID, tables.name):
+            instance_id = uuid.uuid4().hex
+            done(connection, _WITNESS, instance_id, tables.name, 0, 2**63 - 1)
+            if done(connection, _MADE, tables.name, instance_id) == 0:
+                done(connection, _UNMADE, instance_id)  # another start was first
+        [(instance_id,)] = asked(connection, _INSTANCE_ID, tables.name)
+        return str(instance_id)
 
     return session.run("making the tables of the pipeline", make)
 
@@ -244,7 +244,7 @@ def connect(
         MySqlConnection(url, timeout_s=timeout_s),
         keys,
         name=member.name,
-        mark=address["mark"],
+        instance_id=address["mark"],
         kept=kept_at(store, member.name, keys),
     )
     return participant.reached()

@@ -487,14 +487,14 @@ class MySqlSink(TableSink):
         """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
         with closed_on_error(self._session()) as session:
-            mark = make_tables(session, self._tables)
+            instance_id = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
-            self.keeping(self._tables).marked()
+            self.keeping(self._tables).ensure_instance_id()
             return MySqlParticipant(
                 session,
                 self._tables,
                 name=self.name,
-                mark=mark,
+                instance_id=instance_id,
                 target=self.table,
                 kept=kept_at(self.store, self.name, self._tables),
             )

@@ -384,7 +384,7 @@ def connect(
         session,
         tables,
         name=member.name,
-        mark=address["mark"],
+        instance_id=address["mark"],
         kept=kept_at(store, member.name, tables),
     )
     return participant.reached()

@@ -660,15 +660,15 @@ class PostgresSink(TableSink):
         del interval
         target = self.quoted_table  # before anything is made
         with closed_on_error(self._session()) as session:
-            mark = make_tables(session, self._tables)
+            instance_id = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
             if not self.two_phase:
-                self.keeping(self._tables).marked()
+                self.keeping(self._tables).ensure_instance_id()
             return PostgresParticipant(
                 session,
                 self._tables,
                 name=self.name,
-                mark=mark,
+                instance_id=instance_id,
                 target=target,
                 kept=kept_at(self.store, self.name, self._tables),
             )

@@ -76,18 +76,18 @@ class SpilledRows:
         self.store = store
         self.folder = f"{EOS}/kept/{check_name(name)}"
 
-    def mark(self) -> str | None:
+    def instance_id(self) -> str | None:
         """Return the random id of the name in this checkpoint; None where there is none."""
         found = self.store.get(f"{self.folder}/mark")
         return None if found is None else found.decode("ascii", errors="replace")
 
-    def marked(self) -> str:
-        """Return :meth:`mark`, and create it if needed (StoreError: it was written and is gone)."""
+    def ensure_instance_id(self) -> str:
+        """Return :meth:`instance_id`, and create it if needed (StoreError: written, and gone)."""
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
-        mark = self.mark()
-        if mark is None:
+        instance_id = self.instance_id()
+        if instance_id is None:
             raise StoreError(f"{self.place('mark')} was written and is gone: who deletes it?")
-        return mark
+        return instance_id
 
     def keep(self, key: str, stream: bytes) -> None:
         """Write the rows durably under a key that was never used before (StoreError: it was)."""
@@ -114,7 +114,7 @@ class SpilledRows:
 
     def end(self, key: str, outcome: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
         """Decide how rows end; return (the end that stands, whether this call has written it)."""
-        path = self._mark("ends", key)
+        path = self._marker_path("ends", key)
         if self.store.create(path, encode(OutcomeMarker(end=outcome, nonce=uuid.uuid4().hex))):
             return outcome, True
         found = self.ended(key)
@@ -124,17 +124,17 @@ class SpilledRows:
 
     def ended(self, key: str) -> SpilledRowsOutcome | None:
         """Return how rows end; None where that is not decided."""
-        found = self._read(self._mark("ends", key))
+        found = self._read(self._marker_path("ends", key))
         return None if found is None else found.end
 
     def finish(self, key: str, number: int = 0) -> None:
         """Write the mark that all rows of a key are applied; repeating it changes nothing."""
-        mark = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
-        self.store.create(self._mark("done", key), encode(mark))
+        marker = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
+        self.store.create(self._marker_path("done", key), encode(marker))
 
     def finished(self, key: str) -> bool:
         """Whether all rows of a key are applied."""
-        return self._read(self._mark("done", key)) is not None
+        return self._read(self._marker_path("done", key)) is not None
 
     def newest_finished(self) -> list[str]:
         """Return the applied keys of the newest batch that has any."""
@@ -146,7 +146,7 @@ class SpilledRows:
 
     def number(self, key: str) -> int:
         """Return the target's count when a key was applied; 0 where there is no such mark."""
-        found = self._read(self._mark("done", key))
+        found = self._read(self._marker_path("done", key))
         return 0 if found is None else found.number
 
     def prune(self) -> None:
@@ -194,7 +194,7 @@ class SpilledRows:
         batch_of(key)
         return f"{self.folder}/rows/{key}"
 
-    def _mark(self, what: str, key: str) -> str:
+    def _marker_path(self, what: str, key: str) -> str:
         return f"{self.folder}/{what}/{batch_of(key)}/{key}"
 
 
@@ -235,17 +235,17 @@ class SpillParticipant(ABC):
     Args:
         kept: where the rows wait.
         name: the participant's name.
-        mark: the random id of the name in this checkpoint, which no other checkpoint has.
+        instance_id: the random id of the name in this checkpoint, which no other checkpoint has.
     """
 
     kind: ClassVar[str]
     at_once = 1
     """The number of works that are applied before their marks are written."""
 
-    def __init__(self, kept: SpilledRows, *, name: str, mark: str) -> None:
+    def __init__(self, kept: SpilledRows, *, name: str, instance_id: str) -> None:
         self._kept = kept
         self._name = name
-        self._mark = mark
+        self._instance_id = instance_id
         self._noted = 0
 
     @abstractmethod
@@ -343,12 +343,12 @@ class SpillParticipant(ABC):
         Raises:
             StoreError: the mark is missing or another one.
         """
-        found = self._kept.mark()
-        if not found or found != self._mark:
+        found = self._kept.instance_id()
+        if not found or found != self._instance_id:
             raise StoreError(
                 f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
-                f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "
-                "was concluded from rows that are not there."
+                f"{found or 'missing'}, expected {self._instance_id}. Is the disk mounted here? "
+                "Nothing was concluded from rows that are not there."
             )
 
     def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:

@@ -70,7 +70,7 @@ class KeptStatements(SpilledRows):
         Raises:
             StoreError: the folder is gone, or is another one.
         """
-        if known is None or self.mark() != known:
+        if known is None or self.instance_id() != known:
             raise StoreError(
                 f"{self.place(self.folder)} is gone, or is another one than when this process "
                 "began. Is the disk mounted here, or is this a part of a copy? Nothing was "
@@ -86,7 +86,7 @@ def kept_at(store: CheckpointStore | None, name: str, keys: KeysOfName) -> KeptS
     if store is None:
         return None
     kept = KeptStatements(store, name, keys)
-    return kept if kept.mark() is not None else None
+    return kept if kept.instance_id() is not None else None
 
 
 def digest_of(stream: bytes) -> str:

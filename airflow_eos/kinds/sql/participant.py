@@ -128,7 +128,7 @@ class OwnershipTable(ABC):
     Args:
         session: the connection to the database.
         keys: the keys of the name.
-        mark: the random id of the name in this database, which no other database has.
+        instance_id: the random id of the name in this database, which no other database has.
         kept: the rows that wait in the checkpoint; None where none ever did.
     """
 
@@ -136,13 +136,13 @@ class OwnershipTable(ABC):
         self,
         session: DatabaseConnection,
         keys: KeysOfName,
-        mark: str,
+        instance_id: str,
         kept: KeptStatements | None = None,
     ) -> None:
         self._session = session
         self._own = keys
         self.name = keys.name
-        self.mark = mark
+        self.instance_id = instance_id
         self._kept = kept
 
     @property
@@ -202,8 +202,8 @@ class OwnershipTable(ABC):
         def ask(connection: Any) -> LedgerState:
             self.row(connection)
             open_ = self._waiting(connection, keys)
-            there = self._witnessed(connection, [*keys, self.mark])
-            if self.mark not in there:
+            there = self._witnessed(connection, [*keys, self.instance_id])
+            if self.instance_id not in there:
                 raise self._witnesses_are_gone()
             # The floor is read last: a witness removed meanwhile was below it by then.
             floor = self.row(connection).floor
@@ -282,10 +282,10 @@ class OwnershipTable(ABC):
             StoreError: the name has another mark there, or none.
         """
         found = next(iter(self._read(connection, _STANDING, self.name)), None)
-        if found is None or found[0] != self.mark:
+        if found is None or found[0] != self.instance_id:
             raise StoreError(
                 f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
-                f"{found[0] if found else 'missing'}, expected {self.mark}. Nothing was "
+                f"{found[0] if found else 'missing'}, expected {self.instance_id}. Nothing was "
                 "concluded from rows that are not there. Is the connection right?"
             )
         _, text, batch, attempt, decision, generation, counted = found
@@ -309,7 +309,7 @@ class OwnershipTable(ABC):
             Remedy(
                 change="give each key of the batch in flight whose rows are in their table a row "
                 f"in {works}, with name {self.name!r} and 0 rows, and last one with the key "
-                f"{self.mark}",
+                f"{self.instance_id}",
                 start=True,
                 costs="rows whose key is left out, though they are visible, come twice",
             ),
@@ -329,7 +329,7 @@ class SqlParticipant(ABC):
         session: the connection to the database; closed with this participant.
         tables: the keys of the participant's name, and the tables where a kind keeps its rows.
         name: the participant's name in decisions.
-        mark: the random id of the name in this database, which no other database has.
+        instance_id: the random id of the name in this database, which no other database has.
         target: the table, as people read it.
         kept: the rows that wait in the checkpoint; None where none ever did.
     """
@@ -346,23 +346,23 @@ class SqlParticipant(ABC):
         tables: Any,
         *,
         name: str,
-        mark: str,
+        instance_id: str,
         target: str = "",
         kept: KeptStatements | None = None,
     ) -> None:
         self._session = session
-        self._book = self.book(session, tables, mark, kept)
+        self._book = self.book(session, tables, instance_id, kept)
         self._tables = tables
         self._name = name
         self._target = target
         self._kept = kept
-        self._kept_mark = None if kept is None else kept.mark()
+        self._kept_instance_id = None if kept is None else kept.instance_id()
         self._noted = 0
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant, by its mark in the database, which hosts and upgrades do not change."""
-        address = {**vars(self._tables), "mark": self._book.mark}
+        address = {**vars(self._tables), "mark": self._book.instance_id}
         target = f"{self.kind}:{self._session.place} {self._target}".strip()
         return (Member(self._name, self.kind, address, target),)
 
@@ -410,7 +410,7 @@ class SqlParticipant(ABC):
     def absent(self, work: PreparedWork) -> Outcome:
         """Return the outcome of work above the floor that neither waits nor has a witness."""
         if work.detail.get("form") == KEPT:
-            self._kept_there().require_there(self._kept_mark)
+            self._kept_there().require_there(self._kept_instance_id)
         return Outcome.ABORTED
 
     def check(self, works: Sequence[PreparedWork]) -> None:

@@ -457,7 +457,7 @@ def refuse_schema(table: str, family: str, schema: Mapping[str, Any] | None) -> 
 
 
 _OURS, _FAMILY = "airflow_eos_upserts", "m"
-_MARK, _OWNER, _EPOCH, _PROBE, _TALLY = (
+_INSTANCE_ID, _OWNER, _EPOCH, _PROBE, _TALLY = (
     f"{_FAMILY}:{name}" for name in ("mark", "owner", "epoch", "probe", "tally")
 )
 
@@ -503,15 +503,15 @@ class HBaseTarget:
         # A server can be configured to refuse timestamps that are far from today.
         self._http.put(self._ours, self._row, _PROBE, NEWEST)
 
-    def marked(self) -> str:
-        """See :meth:`UpsertConnection.marked`."""
-        mark = {_MARK: uuid.uuid4().hex.encode()}
-        self._http.swap(self._ours, self._row, mark, _MARK, b"")
-        return self.mark() or ""
+    def ensure_instance_id(self) -> str:
+        """See :meth:`UpsertConnection.ensure_instance_id`."""
+        instance_id = {_INSTANCE_ID: uuid.uuid4().hex.encode()}
+        self._http.swap(self._ours, self._row, instance_id, _INSTANCE_ID, b"")
+        return self.instance_id() or ""
 
-    def mark(self) -> str | None:
-        """See :meth:`UpsertConnection.mark`."""
-        found = self._http.row(self._ours, self._row).get(_MARK)
+    def instance_id(self) -> str | None:
+        """See :meth:`UpsertConnection.instance_id`."""
+        found = self._http.row(self._ours, self._row).get(_INSTANCE_ID)
         return None if found is None else found.decode()
 
     def claim(self, location: str, checkpoint: str) -> None:

@@ -76,7 +76,7 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   note_batch bigint, note_attempt bigint, note_decision text,
   tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
 """
-MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
+ENSURE_INSTANCE_ID = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
 # Assigned from left to right. An epoch is greater than all former ones, and than those of rows that
 # came from elsewhere. A clock is not used: set back, it would make new rows older.
 CLAIM = """
@@ -452,10 +452,10 @@ class MySqlTarget(TableTarget):
                     f"{CREATE_OURS.strip()};\nGRANT SELECT, INSERT, UPDATE ON {OURS} to the user.",
                 ) from error
 
-    def marked(self) -> str:
-        """See :meth:`UpsertConnection.marked`."""
-        self._session.rows("marking the target", MARK, self._table, uuid.uuid4().hex)
-        return self.mark() or ""
+    def ensure_instance_id(self) -> str:
+        """See :meth:`UpsertConnection.ensure_instance_id`."""
+        self._session.rows("marking the target", ENSURE_INSTANCE_ID, self._table, uuid.uuid4().hex)
+        return self.instance_id() or ""
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""

@@ -110,7 +110,7 @@ class UpsertParticipant(SpillParticipant):
         target: the target that the rows are written to.
         name: the participant's name in decisions.
         checkpoint: the random id of the name in this checkpoint.
-        mark: the random id of the target, which another server does not have.
+        instance_id: the random id of the target, which another server does not have.
         staged: False: tasks write to the target, and no decision names their rows.
     """
 
@@ -124,12 +124,12 @@ class UpsertParticipant(SpillParticipant):
         *,
         name: str,
         checkpoint: str,
-        mark: str,
+        instance_id: str,
         staged: bool = True,
     ) -> None:
-        super().__init__(kept, name=name, mark=checkpoint)
+        super().__init__(kept, name=name, instance_id=checkpoint)
         self._target = target
-        self._target_mark = mark
+        self._target_instance_id = instance_id
         self._staged = staged
         self._tally = Tally(target)
 
@@ -137,14 +137,14 @@ class UpsertParticipant(SpillParticipant):
     def members(self) -> tuple[Member, ...]:
         """The participant: the marks of this checkpoint and of the target."""
         where = self._target.address
-        address = {**where, "mark": self._target_mark, "checkpoint": self._mark}
+        address = {**where, "mark": self._target_instance_id, "checkpoint": self._instance_id}
         return (Member(self._name, KIND, address, f"{where['system']}:{where['target']}"),)
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Write the rows whose keys have no newer version in the target."""
         about = RowSchema.of(rows, self._kept.place_of(work.key))
         older = self._target.apply(
-            last_of_each(rows, about.key), about, self._mark, order_of(work.key)
+            last_of_each(rows, about.key), about, self._instance_id, order_of(work.key)
         )
         if older:
             log.info("older_rows_left_out", participant=self._name, work=work.key, rows=older)
@@ -159,7 +159,7 @@ class UpsertParticipant(SpillParticipant):
 
     def claim(self, owner: Owner) -> None:
         """Claim the target: the first checkpoint that does owns it, with an epoch of its own."""
-        self._target.claim(owner.location, self._mark)
+        self._target.claim(owner.location, self._instance_id)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Return the target's owner, known by its checkpoint's random id, and its newest note.
@@ -170,7 +170,7 @@ class UpsertParticipant(SpillParticipant):
         owner, newest = self._target.owner(), self._target.newest()
         held = None
         if owner is not None:
-            ours = owner.checkpoint == self._mark
+            ours = owner.checkpoint == self._instance_id
             held = Owner(asking.pipeline if ours else owner.checkpoint, owner.location)
             if ours:
                 self._tally.require(self._newest_number())
@@ -198,7 +198,7 @@ class UpsertParticipant(SpillParticipant):
             OwnershipError: the target was set back, or belongs to another checkpoint.
         """
         self._tally.require()
-        self._target.note(Note.of(decision, owner), self._mark)
+        self._target.note(Note.of(decision, owner), self._instance_id)
         if not self._staged:
             # No commit counts the rows that this batch's tasks have written, all before this note.
             self._tally.count()
@@ -210,12 +210,12 @@ class UpsertParticipant(SpillParticipant):
 
     def require_target(self) -> None:
         """Refuse another server, or one that has lost its data (StoreError)."""
-        found = self._target.mark()
-        if found != self._target_mark:
+        found = self._target.instance_id()
+        if found != self._target_instance_id:
             raise StoreError(
                 f"The {self._tally.called} is not the one of this pipeline: its mark is "
-                f"{found or 'missing'}, expected {self._target_mark}. Is it another server, or has "
-                "it lost its data? Nothing was done."
+                f"{found or 'missing'}, expected {self._target_instance_id}. Is it another server, "
+                "or has it lost its data? Nothing was done."
             )
 
 
@@ -231,8 +231,11 @@ def made(
     """
     target.check()
     kept = SpilledRows(store, name)
-    marks = {"checkpoint": kept.marked(), "mark": target.marked()}
-    return UpsertParticipant(kept, target, name=name, staged=staged, **marks)
+    instance_ids = {
+        "checkpoint": kept.ensure_instance_id(),
+        "instance_id": target.ensure_instance_id(),
+    }
+    return UpsertParticipant(kept, target, name=name, staged=staged, **instance_ids)
 
 
 def connect(
@@ -246,8 +249,8 @@ def connect(
         DeliveryError: the target cannot be reached.
     """
     system, where = member.address.get("system"), member.address.get("target")
-    checkpoint, mark = member.address.get("checkpoint"), member.address.get("mark")
-    if None in (system, where, checkpoint, mark) or system not in _SYSTEMS:
+    checkpoint, instance_id = member.address.get("checkpoint"), member.address.get("mark")
+    if None in (system, where, checkpoint, instance_id) or system not in _SYSTEMS:
         raise ConfigurationError(
             f"{member}: expected a target in {' or '.join(sorted(_SYSTEMS))}: eos/pipeline.json is "
             "of another release, or not of an upsert."
@@ -265,7 +268,7 @@ def connect(
         target,
         name=member.name,
         checkpoint=str(checkpoint),
-        mark=str(mark),
+        instance_id=str(instance_id),
     )
     with closed_on_error(participant):
         participant.require_checkpoint()

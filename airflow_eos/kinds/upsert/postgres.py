@@ -80,7 +80,9 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   owner_location text, owner_checkpoint text, owner_epoch bigint,
   note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
-MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+ENSURE_INSTANCE_ID = (
+    "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+)
 # An epoch is greater than all former ones, also than those of rows that came from elsewhere.
 # A clock is not used: set back, it would make new rows older than those that stand.
 CLAIM = """
@@ -569,11 +571,11 @@ class PostgresTarget(TableTarget):
         with self._session.asking("looking at the table") as ask:
             return tuple(tuple(c) for (c,) in ask(INDEXES, {"oid": self._session.oid}))
 
-    def marked(self) -> str:
-        """See :meth:`UpsertConnection.marked`."""
+    def ensure_instance_id(self) -> str:
+        """See :meth:`UpsertConnection.ensure_instance_id`."""
         with self._session.writing("marking the target") as ask:
-            ask(MARK, (self._session.table, uuid.uuid4().hex))
-        return self.mark() or ""
+            ask(ENSURE_INSTANCE_ID, (self._session.table, uuid.uuid4().hex))
+        return self.instance_id() or ""
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""

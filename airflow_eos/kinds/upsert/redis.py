@@ -123,7 +123,7 @@ VERSION = "_eos"
 
 # KEYS: the target's hash, and the set of all targets. ARGV: the prefix, a new mark. Returns another
 # prefix that begins with this one, or the reverse: rows of the two could have one name.
-MARK = """
+ENSURE_INSTANCE_ID = """
 for _, other in ipairs(redis.call('SMEMBERS', KEYS[2])) do
   local shorter = math.min(#other, #ARGV[1])
   if other ~= ARGV[1] and string.sub(other, 1, shorter) == string.sub(ARGV[1], 1, shorter) then
@@ -419,10 +419,12 @@ class RedisTarget:
                 ),
             ) from error
 
-    def marked(self) -> str:
-        """See :meth:`UpsertConnection.marked`."""
+    def ensure_instance_id(self) -> str:
+        """See :meth:`UpsertConnection.ensure_instance_id`."""
         with self._asking("marking the target"):
-            other = self._client.eval(MARK, 2, self._meta, _META, self._prefix, uuid.uuid4().hex)
+            other = self._client.eval(
+                ENSURE_INSTANCE_ID, 2, self._meta, _META, self._prefix, uuid.uuid4().hex
+            )
         if other is not None:
             theirs = other.decode()
             raise ConfigurationError(
@@ -436,10 +438,10 @@ class RedisTarget:
                     start=True,
                 ),
             )
-        return self.mark() or ""
+        return self.instance_id() or ""
 
-    def mark(self) -> str | None:
-        """See :meth:`UpsertConnection.mark`."""
+    def instance_id(self) -> str | None:
+        """See :meth:`UpsertConnection.instance_id`."""
         return self._fields("mark")[0]
 
     def claim(self, location: str, checkpoint: str) -> None:

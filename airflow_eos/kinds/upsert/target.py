@@ -91,11 +91,11 @@ class UpsertConnection(Protocol):
     def check(self) -> None:
         """Refuse a system that could lose or refuse promised rows (ConfigurationError)."""
 
-    def marked(self) -> str:
+    def ensure_instance_id(self) -> str:
         """Return the random id of the target; create one where there is none."""
         ...
 
-    def mark(self) -> str | None:
+    def instance_id(self) -> str | None:
         """Return the random id of the target; None where there is none."""
         ...
 
@@ -246,7 +246,7 @@ _GO_ON = """
 UPDATE airflow_eos_upserts SET tally = {}, note_batch = NULL, note_attempt = NULL,
 note_decision = NULL WHERE target = '{}'
 """.strip().replace("\n", " ")
-_MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
+_INSTANCE_ID_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
 OWNER = """
 SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
 WHERE target = %s AND owner_location IS NOT NULL
@@ -336,12 +336,12 @@ class TableTarget:
         """See :meth:`UpsertConnection.go_on`."""
         return _GO_ON.format(tally, self._row).replace(OURS, self._session.ours)
 
-    def mark(self) -> str | None:
-        """See :meth:`UpsertConnection.mark`."""
+    def instance_id(self) -> str | None:
+        """See :meth:`UpsertConnection.instance_id`."""
         doing = "reading the mark of the target"
         if not self._session.has_ours(doing):
             return None
-        found = self._session.rows(doing, _MARK_OF, self._session.table)
+        found = self._session.rows(doing, _INSTANCE_ID_OF, self._session.table)
         return found[0][0] if found else None
 
     def owner(self) -> TargetOwner | None:

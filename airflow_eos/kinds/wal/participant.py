@@ -81,7 +81,7 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
     Args:
         kept: where the rows wait.
         name: the participant's name in decisions.
-        mark: the random id of the name in this checkpoint.
+        instance_id: the random id of the name in this checkpoint.
         deliver: the callable, which takes (token, rows).
         target: the name of the callable, for people.
     """
@@ -89,9 +89,9 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
     kind = KIND
 
     def __init__(
-        self, kept: SpilledRows, *, name: str, mark: str, deliver: Deliver, target: str
+        self, kept: SpilledRows, *, name: str, instance_id: str, deliver: Deliver, target: str
     ) -> None:
-        super().__init__(kept, name=name, mark=mark)
+        super().__init__(kept, name=name, instance_id=instance_id)
         self._deliver = deliver
         self._target = target
         called = f"name {name!r} in {kept.place(kept.folder)}"
@@ -100,7 +100,7 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant, by its mark in this checkpoint; the callable may move."""
-        return (Member(self._name, KIND, {"mark": self._mark}, self._target),)
+        return (Member(self._name, KIND, {"mark": self._instance_id}, self._target),)
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Call the callable; its error is not read as an outcome (DeliveryError)."""
@@ -129,7 +129,9 @@ def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAh
     """
     call = loaded(deliver, reach)
     kept = SpilledRows(store, name)
-    return WriteAheadParticipant(kept, name=name, mark=kept.marked(), deliver=call, target=deliver)
+    return WriteAheadParticipant(
+        kept, name=name, instance_id=kept.ensure_instance_id(), deliver=call, target=deliver
+    )
 
 
 def connect(
@@ -161,7 +163,7 @@ def connect(
     participant = WriteAheadParticipant(
         SpilledRows(checkpoint_of(member, store), member.name),
         name=member.name,
-        mark=member.address.get("mark", ""),
+        instance_id=member.address.get("mark", ""),
         deliver=loaded(deliver, reach),
         target=deliver,
     )

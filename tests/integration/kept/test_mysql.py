@@ -128,7 +128,7 @@ def test_every_type_comes_as_it_was(upsert, server, base):
     nothing = [8, "x", *([None] * 8)]
     rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
     target = MySqlUpsert(server.url, "t").open(timeout_s=30)
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     target.apply(rows, RowSchema(("id", "part")), "c", "0")
     found = [list(each[:-1]) for each in base.execute("SELECT * FROM t ORDER BY id")]
@@ -300,7 +300,7 @@ def test_a_new_epoch_is_above_all_that_stand_whatever_a_clock_says(server, base)
     target = MySqlUpsert(server.url, "t").open(timeout_s=30)
     target.check()
     for epoch in (1, 2):
-        target.marked()
+        target.ensure_instance_id()
         base.execute("UPDATE airflow_eos_upserts SET owner_location = NULL WHERE target = 't'")
         target.claim("/c", "c")
         owner = target.owner()
@@ -360,7 +360,7 @@ def test_the_first_and_the_last_time_arrive_as_they_are(
     held = "date" if kind == pa.date32() else "datetime(6)"
     base.execute(f"CREATE TABLE t ({KEY}, at {held}, eos_version varchar(64))")
     target = MySqlUpsert(server.url, "t").open(timeout_s=30)
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     target.apply(pa.table(times(kind, first, last)), RowSchema(("id",)), "c", "0")
     target.close()
@@ -471,7 +471,7 @@ def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction()
         Base(server).execute(TOTALS)
         target = MySqlTarget(server.url, "totals", timeout_s=30)
         target.check()
-        target.marked()
+        target.ensure_instance_id()
         target.claim("/c", "c")
         target.note(Note(0, 1, "n", "p"), "c")
         assert target.count(0) == 1

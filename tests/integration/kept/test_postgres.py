@@ -117,7 +117,7 @@ def test_every_type_comes_as_it_was(upsert, store, base):
     nothing = [8, "x", *([None] * 8)]
     rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
     target = PostgresUpsert(upsert._target._session._dsn, "public.kinds").open(timeout_s=30)
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     assert target.apply(rows, RowSchema(("id", "part %")), "c", "0") == 0
     found = base.execute("SELECT * FROM kinds ORDER BY id").fetchall()
@@ -329,7 +329,7 @@ def test_numbers_that_sql_takes_for_one_key_are_one_row(server, base):
     base.execute("CREATE TABLE t (id double precision PRIMARY KEY, v text, eos_version text)")
     target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
     rows = pa.table({"id": [0.0, -0.0, math.nan, other_nan, 1.0], "v": ["a", "b", "c", "d", "e"]})
@@ -347,7 +347,7 @@ def test_a_float_is_the_same_number_in_a_wider_column(server, base):
     base.execute("CREATE TABLE t (id int PRIMARY KEY, r real, d float8, eos_version text)")
     target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     tenth = pa.array([0.1], pa.float32())
     target.apply(pa.table({"id": [1], "r": tenth, "d": tenth}), RowSchema(("id",)), "c", "0")
@@ -373,7 +373,7 @@ def test_a_text_comes_as_it_was_whatever_the_encoding_of_the_session_is(windows:
     """COPY reads what is sent as text of that one, and é would be two letters, in silence."""
     target = PostgresUpsert(windows, "t").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     target.apply(pa.table({"id": [1], "v": ["é"]}), RowSchema(("id",)), "c", "0")
     target.close()
@@ -406,7 +406,7 @@ def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
     monkeypatch.setattr(idle, "IDLE_S", 0.0)
     target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     for _ in range(2):
         base.execute(
             "SELECT pg_terminate_backend(%s, 1000)", [target._session.connected.info.backend_pid]
@@ -469,7 +469,7 @@ def test_a_time_beyond_the_years_of_sql_is_refused_before_it_is_decided(
     base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"CREATE TABLE t (id text PRIMARY KEY, at {column}, eos_version text)")
     target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     target.apply(pa.table(times(first, last)), RowSchema(("id",)), "c", "0")
     target.close()
@@ -508,9 +508,9 @@ def test_a_new_epoch_is_above_all_that_stand_whatever_a_clock_says(server, base)
     base.execute(f"INSERT INTO t VALUES ('a', 1, '{ahead}{0:029d}'), ('b', 1, 'no version')")
     target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     base.execute("DELETE FROM airflow_eos_upserts WHERE target = 'public.t'")
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     owner = target.owner()
     assert owner is not None
@@ -536,7 +536,7 @@ def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
         base.execute(f"ALTER ROLE app SET {name} = '{value}'")
     target = PostgresUpsert(f"{server.dsn} user=app password=x", "t").open(timeout_s=30)
     target.check()
-    target.marked()
+    target.ensure_instance_id()
     target.claim("/c", "c")
     base.execute("CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION drops()")
     rows = pa.table({"id": ["a", "b"], "value": pa.array([1, 2], pa.int64())})

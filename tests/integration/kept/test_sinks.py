@@ -165,7 +165,7 @@ class Told:
 
     def check(self) -> None: ...
 
-    def marked(self) -> str:
+    def ensure_instance_id(self) -> str:
         return "mark"
 
     def claim(self, *_: Any) -> None:

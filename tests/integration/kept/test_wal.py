@@ -72,7 +72,7 @@ def test_nothing_is_delivered_before_the_commit_and_all_of_it_after_in_order(sto
     wal = WriteAheadParticipant(
         SpilledRows(store, "orders"),
         name="orders",
-        mark=SpilledRows(store, "orders").marked(),
+        instance_id=SpilledRows(store, "orders").ensure_instance_id(),
         deliver=lambda token, table: called.append((token, table["value"].to_pylist())),
         target="",
     )
@@ -150,7 +150,7 @@ def test_what_was_delivered_before_an_error_stays_so(store):
 
     kept = SpilledRows(store, "orders")
     wal = WriteAheadParticipant(
-        kept, name="orders", mark=kept.marked(), deliver=deliver, target="x:y"
+        kept, name="orders", instance_id=kept.ensure_instance_id(), deliver=deliver, target="x:y"
     )
     first, second = works = [prepare(store, "a"), prepare(store, "b", task=1)]
     with pytest.raises(DeliveryError, match="x:y raised ValueError"):
@@ -197,7 +197,7 @@ def test_an_abort_between_a_commits_decision_and_its_call_changes_nothing(store)
         assert ours.outcome([work]) == {work.identity: Outcome.OPEN}
 
     ours = WriteAheadParticipant(
-        kept, name="orders", mark=kept.marked(), deliver=deliver, target=""
+        kept, name="orders", instance_id=kept.ensure_instance_id(), deliver=deliver, target=""
     )
     assert ours.commit([work]) == {work.identity: Outcome.COMMITTED}
 
@@ -347,7 +347,7 @@ def test_the_first_checkpoint_owns_its_rows_and_a_copy_is_refused(wal, store):
 
 def test_recovery_is_told_the_callable_and_never_takes_it_from_the_checkpoint(wal, store, endpoint):
     """Whoever can write there could run any code where recovery runs."""
-    assert wal.members == (Member("orders", "wal", {"mark": wal._mark}, POST),)
+    assert wal.members == (Member("orders", "wal", {"mark": wal._instance_id}, POST),)
     for how in (None, {}, {"reach": 1}, 7):
         with pytest.raises(ConfigurationError, match=rf"used '{POST}'.*Give it yourself"):
             connect(wal.members[0], how, store=store, timeout_s=1)

@@ -23,7 +23,7 @@ from airflow_eos.kinds.consumer_group.participant import (
     ConsumerGroupParticipant,
     OffsetMetadata,
     Offsets,
-    mark_of,
+    metadata_of,
     work_of,
 )
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup, GroupProgress, GroupState, lowest
@@ -102,9 +102,9 @@ def test_a_group_is_refreshed_again_whatever_went_wrong_the_last_time(monkeypatc
 
 def test_a_mark_survives_the_way_through_the_group_and_other_texts_are_none():
     committed = DRAINED.beside(OFFSETS)
-    assert {mark_of(each) for each in committed.values()} == {DRAINED}
+    assert {metadata_of(each) for each in committed.values()} == {DRAINED}
     for text in ("", "{}", "host-1", '{"pipeline": "x", "batch": 1}', "{"):
-        assert mark_of(CommittedOffset(5, text)) is None
+        assert metadata_of(CommittedOffset(5, text)) is None
 
 
 def test_a_drained_pipeline_is_gone_on_from():
@@ -253,4 +253,4 @@ def test_a_group_that_cannot_be_or_is_ours_is_refused(group: str):
 
 def test_a_mark_that_no_parser_reads_is_somebody_elses():
     """Whoever may commit to the group writes beside its offsets what he likes."""
-    assert mark_of(CommittedOffset(7, "[" * 100_000)) is None
+    assert metadata_of(CommittedOffset(7, "[" * 100_000)) is None

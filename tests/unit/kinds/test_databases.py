@@ -78,7 +78,7 @@ class Sql(SqlParticipant):
 
     def __init__(self, row: Row) -> None:
         self.book = lambda *_: row  # type: ignore[misc, assignment]
-        super().__init__(None, KeysOfName("orders"), name="orders", mark="")
+        super().__init__(None, KeysOfName("orders"), name="orders", instance_id="")
         self.row = row
 
     def check_detail(self, work: PreparedWork) -> None: ...
@@ -452,7 +452,7 @@ def test_an_advised_command_does_what_it_says_whatever_a_name_holds(monkeypatch)
         assert shlex.split(command)[2] == f"eos-upsert:{theirs}"
     monkeypatch.setattr(redis._client, "eval", lambda *_: theirs.encode())
     with pytest.raises(ConfigurationError) as refused:
-        redis.marked()
+        redis.ensure_instance_id()
     command = refused.value.remedies[1].change.partition("any more, ")[2]
     assert shlex.split(command) == ["redis-cli", "SREM", "eos-upsert:", theirs]
     mysql = MySqlTarget("mysql://u:p@h/db", "it's", timeout_s=1)

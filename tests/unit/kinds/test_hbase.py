@@ -216,7 +216,7 @@ FOREIGN = r"200 with \d+ bytes that HBase's REST server does not send"
 def test_a_page_that_a_proxy_sends_in_the_place_of_an_answer_is_an_error_of_ours(page: bytes):
     target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
     target._http._ask = lambda *_: Answer(200, page)
-    for ask in (target.check, target.mark, lambda: target._http.newest_since("t", "f", 1)):
+    for ask in (target.check, target.instance_id, lambda: target._http.newest_since("t", "f", 1)):
         with pytest.raises(DeliveryError, match=FOREIGN):
             ask()
 

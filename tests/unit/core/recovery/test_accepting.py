@@ -179,7 +179,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
         session = MagicMock(run=lambda *_: LedgerState(floor=-1, open=set(), there=set()))
-        database = MySqlParticipant(session, KeysOfName("app"), name=name, mark="m")
+        database = MySqlParticipant(session, KeysOfName("app"), name=name, instance_id="m")
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows") as no:
             database.require_settled(promise, said)
     [remedy] = no.value.remedies
