@@ -52,5 +52,5 @@ ACTS = (
 
 def failpoints() -> str:
     """Return the value of ``EOS_FAILPOINTS`` for the app's environment, in all its lives."""
-    places = dict.fromkeys(act.failpoint for act in ACTS)
-    return ",".join(f"{place}=kill@{FAILPOINT_PASSES}" for place in places)
+    points = dict.fromkeys(act.failpoint for act in ACTS)
+    return ",".join(f"{point}=kill@{FAILPOINT_PASSES}" for point in points)

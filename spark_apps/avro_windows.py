@@ -79,7 +79,7 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
         ConfigurationError: the registry does not answer, refuses the login, or has no such subject.
     """
     try:
-        place, login = _place_and_login(registry)
+        url, login = _url_and_login(registry)
     except ValueError:  # its text quotes the URL, which may hold a password
         raise ConfigurationError(
             "--registry cannot be read: expected http[s]://[user:password@]host[:port][/path]."
@@ -87,7 +87,7 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
     opener = build_opener(_NoRedirect)
 
     def get(path: str) -> Any:
-        with opener.open(Request(f"{place}/{path}", headers=login), timeout=30) as answer:  # noqa: S310
+        with opener.open(Request(f"{url}/{path}", headers=login), timeout=30) as answer:  # noqa: S310
             return json.loads(answer.read(_MOST_BYTES))
 
     versions = f"subjects/{quote(subject, safe='')}/versions"
@@ -99,7 +99,7 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
         status = getattr(error, "code", None)
         why = f"HTTP status {status}" if status else type(error).__name__
     raise ConfigurationError(
-        f"{place} does not tell the schemas of {subject}: {why}. Expected a registry that has the "
+        f"{url} does not tell the schemas of {subject}: {why}. Expected a registry that has the "
         "subject.",
         Remedy(
             change=f"look at --registry and, where it asks for a login, at {USER_INFO} "
@@ -116,20 +116,20 @@ class _NoRedirect(HTTPRedirectHandler):
         """Follow no redirect."""
 
 
-def _place_and_login(registry: str) -> tuple[str, dict[str, str]]:
+def _url_and_login(registry: str) -> tuple[str, dict[str, str]]:
     """Split a URL into the address without its login, and the login as a header."""
     parts = urlsplit(registry)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
-    place = f"{parts.scheme}://{host}{port}{parts.path}".rstrip("/")
+    url = f"{parts.scheme}://{host}{port}{parts.path}".rstrip("/")
     if token := os.environ.get(TOKEN):
-        return place, {"Authorization": f"Bearer {token}"}
+        return url, {"Authorization": f"Bearer {token}"}
     given = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
     if who := given or os.environ.get(USER_INFO, ""):
-        return place, {"Authorization": "Basic " + base64.b64encode(who.encode()).decode()}
-    return place, {}
+        return url, {"Authorization": "Basic " + base64.b64encode(who.encode()).decode()}
+    return url, {}
 
 
 def person(schemas: Mapping[int, str]) -> Column:

@@ -48,8 +48,8 @@ def main() -> None:
 def unique_rows(rows: DataFrame, *, remember: str) -> DataFrame:
     """Select the first row of each id."""
     told = F.from_json(F.col("value").cast("string"), "id string, at string")
-    place = F.concat_ws(" ", "topic", "partition", "offset")
-    named = rows.withColumn("id", F.coalesce(told["id"], place)).withColumn(
+    position = F.concat_ws(" ", "topic", "partition", "offset")
+    named = rows.withColumn("id", F.coalesce(told["id"], position)).withColumn(
         "at", F.coalesce(F.try_to_timestamp(told["at"]), F.col("timestamp"))
     )
     once = named.withWatermark("at", remember).dropDuplicatesWithinWatermark(["id"])

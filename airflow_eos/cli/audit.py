@@ -125,9 +125,9 @@ def audit_view(report: AuditReport) -> RenderableType:
     if report.offenders:
         offenders = table("what", "topic/partition@offset", "key", "id", "detail")
         for row in report.offenders:
-            place = f"{row.topic}/{row.partition}@{row.offset}"
+            position = f"{row.topic}/{row.partition}@{row.offset}"
             # as Text: text from a topic is no markup
-            cells = (row.kind, place, row.key or "", row.id or "", row.detail)
+            cells = (row.kind, position, row.key or "", row.id or "", row.detail)
             offenders.add_row(*map(plain, cells))
         parts.append(offenders)
     if report.unjudged:

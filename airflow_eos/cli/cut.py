@@ -35,8 +35,8 @@ def cut(
         return
     view = table("output", "kind", f"up to, after batch {found.batch_id}")
     for name, each in found.positions.items():
-        place = msgspec.json.encode(each.at).decode() if each.at else each.why or "no row yet"
-        view.add_row(plain(name), plain(each.kind), plain(place))
+        position = msgspec.json.encode(each.at).decode() if each.at else each.why or "no row yet"
+        view.add_row(plain(name), plain(each.kind), plain(position))
     show(view)
     if found.incomplete is not None:
         typer.echo(f"A person accepted batch {found.incomplete}: rows of it may be missing.")

@@ -77,8 +77,8 @@ def rehearse(
         raise ConfigurationError(f"--app {app} is not a file that can be read.")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="airflow-eos-rehearse-") as folder:
-        place = f"{scratch.rstrip('/')}/{uuid.uuid4().hex}" if scratch else f"{folder}/checkpoint"
-        told = RehearsalRequest(checkpoint, place, batches, tuple(key or ()), examples, keep)
+        copy = f"{scratch.rstrip('/')}/{uuid.uuid4().hex}" if scratch else f"{folder}/checkpoint"
+        told = RehearsalRequest(checkpoint, copy, batches, tuple(key or ()), examples, keep)
         command = [*_starter(submit), str(app), *(arguments or [])]
         report = run(command, told, Path(folder), storage_options(storage_option))
     if as_json:

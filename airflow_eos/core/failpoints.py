@@ -26,8 +26,8 @@ def failpoint(name: str) -> None:
 
 def _consider(name: str, wanted: str) -> None:
     for entry in wanted.split(","):
-        place, _, what = entry.strip().partition("=")
-        if place != name:
+        named, _, what = entry.strip().partition("=")
+        if named != name:
             continue
         _passes[name] += 1
         action, _, nth = what.partition("@")

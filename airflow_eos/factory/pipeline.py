@@ -150,7 +150,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
             timeout=WAITS.total_seconds(),
             retries=pipeline.retries,
             deferrable=False,  # a trigger cannot look at the state of the task ``run``
-            **pipeline.place,
+            **pipeline.location,
         )
         checked = _preflight(pipeline)
         checked >> run

@@ -100,7 +100,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
                 dead_letter_topic=pipeline.dead_letter_topic,
                 id_expression=audited,
                 fail_on_violation=False,  # rows that the app has yet to read are no loss
-                **pipeline.place,
+                **pipeline.location,
             )
             steps.append(audit)
         chain(*steps, _verdict(pipeline, audited=bool(audited)), resume)

@@ -149,7 +149,7 @@ class Pipeline:
         return {"trigger": said} | ({} if limit is None else {_LIMIT: limit})
 
     @property
-    def place(self) -> dict[str, Any]:
+    def location(self) -> dict[str, Any]:
         """The arguments of operators and sensors that locate the checkpoint."""
         return {
             "checkpoint_location": self.checkpoint,
@@ -159,8 +159,8 @@ class Pipeline:
 
     @property
     def reached(self) -> dict[str, Any]:
-        """The arguments of :attr:`place`, with the connections of the other participants."""
-        return {**self.place, "participant_conn_ids": self.participant_conn_ids}
+        """The arguments of :attr:`location`, with the connections of the other participants."""
+        return {**self.location, "participant_conn_ids": self.participant_conn_ids}
 
     @property
     def transactions(self) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def eos_upgrade(
             retries=pipeline.retries,
             deferrable=False,
             silent_fail=True,  # a store that is away for a moment does not speak against it
-            **pipeline.place,
+            **pipeline.location,
         )
         undo = _must_go_back(pipeline)
         approved >> new

@@ -92,7 +92,7 @@ def _none(checkpoint: str, listed: Mapping[int, int], which: str) -> CheckpointE
 # --- one output of a cut --------------------------------------------------------------------------
 
 
-def _place(cut: Cut, output: str, *kinds: str) -> dict[str, Any]:
+def _position(cut: Cut, output: str, *kinds: str) -> dict[str, Any]:
     """Return the place of an output of one of ``kinds`` (none: any).
 
     Raises:
@@ -120,7 +120,7 @@ def offsets(cut: Cut, output: str) -> dict[str, dict[int, int]]:
     """
     return {
         topic: {int(partition): end for partition, end in each["ends"].items()}
-        for topic, each in _place(cut, output, "kafka").items()
+        for topic, each in _position(cut, output, "kafka").items()
     }
 
 
@@ -141,7 +141,7 @@ def rows(cut: Cut, output: str, kafka: Mapping[str, Any]) -> Iterator[pa.RecordB
     from airflow_eos.kafka.client.reading import OffsetSpan, read_span
     from airflow_eos.kafka.client.settings import KafkaSettings
 
-    topics, found = offsets(cut, output), _place(cut, output, "kafka")
+    topics, found = offsets(cut, output), _position(cut, output, "kafka")
     ends = {(topic, each): end for topic, by in topics.items() for each, end in by.items() if end}
     with closing(ConnectionPool(KafkaSettings.from_librdkafka(kafka))) as wire:
         for topic, its in topic_ids(wire, topics).items():
@@ -164,14 +164,14 @@ def _require_same(cut: Cut, what: str, found: str, expected: str) -> None:
 
 def files(cut: Cut, output: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Return the paths, or URLs, of a folder's files that are in the cut; others' are, too."""
-    found = _place(cut, output, "files")
+    found = _position(cut, output, "files")
     names = module_of("files").names_within(found, later_than(found["stamp"]), storage_options)
     return [f"{found['folder']}/{name}" for name in names]
 
 
 def condition(cut: Cut, output: str) -> str:
     """Return the SQL that is true of a row in the cut, to be used after ``WHERE``; or of others."""
-    found = _place(cut, output, "postgres", "mysql")
+    found = _position(cut, output, "postgres", "mysql")
     quote = '"' if cut.positions[output].kind == "postgres" else "`"
     column = quote + found["column"].replace(quote, 2 * quote) + quote
     later = later_than(found["stamp"])
@@ -197,7 +197,7 @@ def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> An
     """
     import pyarrow.dataset as ds
 
-    found, kind = _place(cut, output, "files", "delta", "iceberg"), cut.positions[output].kind
+    found, kind = _position(cut, output, "files", "delta", "iceberg"), cut.positions[output].kind
     if kind == "files":
         paths, base = files(cut, output), found["folder"]
         form = _form(cut, output, paths)
@@ -218,7 +218,7 @@ def spark_frame(cut: Cut, output: str, spark: Any, **options: str) -> Any:
     ``options`` are those of Spark's reader, which the session must have: how Kafka is reached,
     the ``url`` of JDBC.
     """
-    found, kind = _place(cut, output), cut.positions[output].kind
+    found, kind = _position(cut, output), cut.positions[output].kind
     reader = spark.read.format(kind).options(**options)
     match kind:
         case "kafka":

@@ -173,7 +173,7 @@ class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
     recovers: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
     hidden: Mapping[str, str] = msgspec.field(default_factory=dict)
-    place: DagOrigin = DagOrigin()
+    origin: DagOrigin = DagOrigin()
 
 
 def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> DagPipelines:
@@ -203,7 +203,7 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
         fields = set(task.get("template_fields", ()))
         owners.add(str(_argument(task, "owner") or ""))
         told = _told(task, groups.get(task.get("task_id", ""), ()))
-        places = [each["checkpoint_location"] for each in told or () if _is_plain(each)]
+        locations = [each["checkpoint_location"] for each in told or () if _is_plain(each)]
         if fields >= _REHEARSES:
             continue
         if fields >= _RUNS:
@@ -212,9 +212,9 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
             if why is not None:
                 hidden[task["task_id"]] = why
         elif fields >= _RECOVERS:
-            recovers += places
+            recovers += locations
         elif fields >= _WATCHES:
-            watches += places
+            watches += locations
     running = {each.checkpoint_location for each in (*runs, *stands_by)}
     return DagPipelines(
         runs=tuple(runs),
@@ -222,7 +222,7 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
         recovers=tuple(dict.fromkeys(recovers)),
         watches=tuple(each for each in dict.fromkeys(watches) if each not in running),
         hidden=hidden,
-        place=DagOrigin(
+        origin=DagOrigin(
             bundle=bundle,
             file=data.get("dag", {}).get("fileloc"),
             owners=frozenset(filter(None, owners)),
@@ -249,12 +249,12 @@ def joined(
     A standby's pipeline is shown with the task that the standby waits for, where there is one.
     """
     named, tasks = list(setting), {each.key for each in setting}
-    places = {(each.key, each.checkpoint_location) for each in named}
+    locations = {(each.key, each.checkpoint_location) for each in named}
     for dag in dags.values():
         of_task = Counter(each.key for each in dag.runs)
         for each in dag.runs:
             is_mapped = of_task[each.key] > 1
-            replaced = (each.key, each.checkpoint_location) in places
+            replaced = (each.key, each.checkpoint_location) in locations
             if not replaced and (is_mapped or each.key not in tasks):
                 named.append(each)
     shown = {each.checkpoint_location for each in named}
@@ -282,10 +282,10 @@ class SaidOf(msgspec.Struct, frozen=True):
         """Gather what all DAGs say."""
         recovers, watches = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
         for name, dag in dags.items():
-            for place in dag.recovers:
-                recovers[place].append(name)
-            for place in dag.watches:
-                watches[place].append(name)
+            for location in dag.recovers:
+                recovers[location].append(name)
+            for location in dag.watches:
+                watches[location].append(name)
         return cls(recovers, watches)
 
 
@@ -302,10 +302,10 @@ def recovery_of(
     name proves nothing. The reason names only DAGs of ``may_see`` where that is given.
     """
     say_so = said.recovers.get(pipeline.checkpoint_location, ())
-    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
-    ours = [name for name in say_so if dags[name].place.is_of(own)]
+    own = dags[pipeline.dag_id].origin if pipeline.dag_id in dags else DagOrigin()
+    ours = [name for name in say_so if dags[name].origin.is_of(own)]
     if len(ours) > 1:
-        beside = [name for name in ours if own.file and dags[name].place.file == own.file]
+        beside = [name for name in ours if own.file and dags[name].origin.file == own.file]
         ours = beside if len(beside) == 1 else ours
     if len(ours) == 1 or not say_so:
         return (ours[0] if ours else None), None
@@ -325,9 +325,9 @@ def watchdogs(
     dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
 ) -> tuple[str, ...]:
     """Return the DAGs of the pipeline's own bundle and owners that watch it."""
-    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
+    own = dags[pipeline.dag_id].origin if pipeline.dag_id in dags else DagOrigin()
     looking = said.watches.get(pipeline.checkpoint_location, ())
-    return tuple(name for name in looking if dags[name].place.is_of(own))
+    return tuple(name for name in looking if dags[name].origin.is_of(own))
 
 
 def not_shown(
@@ -611,14 +611,14 @@ def _require_allowed(named: PipelineReference) -> None:
     A DAG names what its author likes, and this server has rights of its own (a role of the machine
     it runs on): these are only for pipelines that the server's owner names in the setting.
     """
-    place, dag_id = named.checkpoint_location, named.dag_id
+    location, dag_id = named.checkpoint_location, named.dag_id
     or_name_it = (
         f"Or whoever configures Airflow names the pipeline of {dag_id}.{named.task_id} in the "
         "setting [airflow_eos] pipelines."
     )
-    if named.storage_conn_id is None and "://" in place and not place.startswith("file://"):
+    if named.storage_conn_id is None and "://" in location and not location.startswith("file://"):
         raise ConfigurationError(
-            f"{place} is not opened: the page uses no rights of Airflow's own for what a DAG "
+            f"{location} is not opened: the page uses no rights of Airflow's own for what a DAG "
             f"says. Give the task a storage_conn_id. {or_name_it}"
         )
     conn_ids = {named.kafka_config_id, *(named.participant_conn_ids or {}).values()}
@@ -626,13 +626,13 @@ def _require_allowed(named: PipelineReference) -> None:
     foreign = _of_another_team(dag_id, conn_ids)
     if foreign:
         raise ConfigurationError(
-            f"{place} is not opened: the connections {', '.join(foreign)} are of another team than "
-            f"{dag_id}. Give the task some of its own team. {or_name_it}"
+            f"{location} is not opened: the connections {', '.join(foreign)} are of another team "
+            f"than {dag_id}. Give the task some of its own team. {or_name_it}"
         )
     below = _meant_for(named)
-    if below is not None and not any(_is_below(place, each) for each in below):
+    if below is not None and not any(_is_below(location, each) for each in below):
         raise ConfigurationError(
-            f"{place} is not opened: the connection {named.storage_conn_id} is for "
+            f"{location} is not opened: the connection {named.storage_conn_id} is for "
             f"{', '.join(below)} (eos_locations in its extra). {or_name_it}"
         )
 

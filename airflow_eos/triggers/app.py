@@ -83,11 +83,11 @@ class AppTrigger(StoredTrigger):
         watch, store = self._watched(), await self._store()
         pulse = HeartbeatReading(store, every_s=self.poke_interval)
         options = tuple(sorted(self.storage_options.items()))
-        place = (store.location, self.storage_conn_id, options)
+        key = (store.location, self.storage_conn_id, options)
         began, refused = time.monotonic(), 0
         while True:
             try:
-                found = await LOOKS.ask(place, partial(read_pulse, store))
+                found = await LOOKS.ask(key, partial(read_pulse, store))
             except StoreError as error:
                 self.log.warning("The checkpoint did not answer; asking again: %s", error)
                 pulse.no_answer()

@@ -300,11 +300,11 @@ def describe_row(columns: Columns, row: int) -> Any:
     keys = columns.keys
     if keys.nulls is not None and keys.nulls[row]:
         return None
-    word, place = int(keys.words[row, 0]), int(keys.words[row, 1])
+    word, packed = int(keys.words[row, 0]), int(keys.words[row, 1])
     length = word & 0xFFFFFFFF
     if length <= INLINE_BYTES:
         key = keys.words[row].tobytes()[4 : 4 + length]
     else:
-        start = place >> 32
-        key = bytes(memoryview(keys.buffers[place & 0xFFFFFFFF])[start : start + length])
+        start = packed >> 32
+        key = bytes(memoryview(keys.buffers[packed & 0xFFFFFFFF])[start : start + length])
     return key if length <= 60 else key[:60] + b"..."

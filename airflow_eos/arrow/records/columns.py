@@ -88,10 +88,10 @@ def varints(values: NDArray[np.int64]) -> list[Field]:
 def _spread(zigzag: Words, width: Words, positions: range) -> Words:
     """Return the varints' bytes at these positions as words, the first byte lowest."""
     code = np.zeros(len(zigzag), np.uint64)
-    for place, position in enumerate(positions):
+    for index, position in enumerate(positions):
         group = (zigzag >> U64(7 * position)) & U64(0x7F)
         more = np.where(width > U64(position + 1), U64(0x80), U64(0))
-        code |= (group | more) << U64(8 * place)
+        code |= (group | more) << U64(8 * index)
     return code
 
 
@@ -221,15 +221,15 @@ def interleaved(columns: list[Field | Views], count: int, *, last: Field | None 
     items = np.empty((count * width + (last is not None), 2), np.uint64)
     rows = items[: count * width].reshape(count, width, 2)
     buffers: list[Any] = []
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if isinstance(column, Field):
-            rows[:, place, 0] = (column.code << _HALF) | column.width
-            rows[:, place, 1] = column.code >> _HALF
+            rows[:, index, 0] = (column.code << _HALF) | column.width
+            rows[:, index, 1] = column.code >> _HALF
             continue
-        rows[:, place] = column.words
+        rows[:, index] = column.words
         if buffers and column.buffers:
             # The low half of a long view's second word is the index of its buffer.
-            rows[:, place, 1] += U64(len(buffers)) * (column.lengths > U64(INLINE_BYTES))
+            rows[:, index, 1] += U64(len(buffers)) * (column.lengths > U64(INLINE_BYTES))
         buffers += column.buffers
     if last is not None:
         items[-1] = (last.code << _HALF) | last.width, last.code >> _HALF

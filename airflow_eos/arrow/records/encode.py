@@ -107,9 +107,9 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecord
     items = _interleave(columns, last - first, base)
     per_row = (len(items) - shift) // len(columns)
     content, edges = content_of(items), offsets_of(items)[np.asarray(cuts) * per_row] + shift
-    for place, count in enumerate(last - first):
-        body = content[int(edges[place]) : int(edges[place + 1])]
-        yield EncodedRecords(body, int(count), int(base[place]), int(highest[place]))
+    for index, count in enumerate(last - first):
+        body = content[int(edges[index]) : int(edges[index + 1])]
+        yield EncodedRecords(body, int(count), int(base[index]), int(highest[index]))
 
 
 def _interleave(columns: Columns, counts: NDArray[np.int64], base: NDArray[np.int64]) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from airflow_eos.arrow.records import numpy_kernels
 from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
 
-_LOOPS = ("scan", "scan_headers", "gather", "hash_bytes", "place", "scatter")
+_LOOPS = ("scan", "scan_headers", "gather", "hash_bytes", "choose_partitions", "scatter")
 _COMPILES_WITHIN_S = 600.0
 _loading = Lock()
 _loaded: list[Any] = []
@@ -93,7 +93,7 @@ def try_each(compiled: Any) -> None:
     compiled.hash_bytes(data, offsets, no, False, np.zeros(0, np.uint64))  # noqa: FBT003
     keys, values = (offsets, data, no), (offsets, data, no)
     targets, grid, out = np.zeros(0, np.uint32), np.zeros((6, 1), np.int64), np.zeros(0, np.uint8)
-    compiled.place(*keys, offsets, no, 0, 0, targets, starts)
+    compiled.choose_partitions(*keys, offsets, no, 0, 0, targets, starts)
     compiled.scatter(*keys, *values, none, targets, 0, 0, grid, grid, out)
 
 
@@ -172,7 +172,7 @@ def bytes_of(column: Any) -> tuple[Any, Any]:
 
 def placed(*columns: Any) -> int:
     """See :func:`airflow_eos.arrow.records.numba_kernels.place`; the loops must be loaded."""
-    return int(_loaded[0].place(*columns))
+    return int(_loaded[0].choose_partitions(*columns))
 
 
 def scattered(

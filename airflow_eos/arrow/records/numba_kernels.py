@@ -79,10 +79,10 @@ def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
     if count < 0 or count > (end - at) // 2 or count > MOST_HEADERS:
         return -1
     for _ in range(count):
-        _place, length, at = _field(data, at, end)
+        _start, length, at = _field(data, at, end)
         if at < 0 or length < 0:
             return -1
-        _place, length, at = _field(data, at, end)
+        _start, length, at = _field(data, at, end)
         if at < 0:
             return -1
     return at
@@ -367,7 +367,7 @@ def _put(number: Any, out: Any, at: Any) -> Any:
 
 
 @jit
-def place(
+def choose_partitions(
     key_edges: Any,
     keys: Any,
     no_key: Any,

@@ -98,9 +98,9 @@ class _FieldReader:
         """Read a zigzag varint of every record."""
         number = np.zeros(len(self.at), np.uint64)
         at, more = self.at.copy(), np.ones(len(self.at), np.bool_)
-        for place in range(_LONGEST):
+        for index in range(_LONGEST):
             byte = np.where(more, self._data[np.minimum(at, len(self._data) - 1)], 0)
-            number |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            number |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
             at += more
             more = byte >= 0x80
             if not more.any():
@@ -258,9 +258,9 @@ def _stripes(words: Words, starts: Any, lengths: Any, seed: Words) -> Words:
     lanes = [seed + _P1 + _P2, seed + _P2, seed.copy(), seed - _P1]
     at, left = starts.copy(), lengths.copy()
     while (rows := left >= 32).any():
-        for place, lane in enumerate(lanes):
-            word = _at(words, at + 8 * place, rows)
-            lanes[place] = np.where(rows, _rotl(lane + word * _P2, 31) * _P1, lane)
+        for index, lane in enumerate(lanes):
+            word = _at(words, at + 8 * index, rows)
+            lanes[index] = np.where(rows, _rotl(lane + word * _P2, 31) * _P1, lane)
         at, left = at + 32 * rows, left - 32 * rows
     h = sum((_rotl(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), U64(0))
     for lane in lanes:

@@ -32,7 +32,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
 from airflow_eos.core.checkpoint.backend import CUTS, Content, require_readable
-from airflow_eos.core.protocol.participant import same_place
+from airflow_eos.core.protocol.participant import same_location
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -466,7 +466,7 @@ def require_outside(location: str, folder: str, *, hidden: bool) -> None:
         ConfigurationError: the checkpoint is in that folder.
     """
     inside, data = (
-        PurePosixPath(found.local.resolve() if found.local else same_place(str(found)))
+        PurePosixPath(found.local.resolve() if found.local else same_location(str(found)))
         for found in (located(location), located(folder))
     )
     if not inside.is_relative_to(data):

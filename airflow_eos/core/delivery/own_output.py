@@ -112,9 +112,9 @@ class _Noted(WrappedSink):
         return reports
 
 
-def _refuse(place: str) -> NoReturn:
+def _refuse(target: str) -> NoReturn:
     raise ConfigurationError(
-        f"The query reads its own output, {place}: each row that is written would be read and "
+        f"The query reads its own output, {target}: each row that is written would be read and "
         "written again, without end. Nothing of it was made visible.",
         Remedy(change="let the query read, or write, elsewhere (a narrower pattern)", start=True),
         Remedy(

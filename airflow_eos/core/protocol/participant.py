@@ -33,7 +33,7 @@ class Owner(msgspec.Struct, frozen=True):
     @classmethod
     def at(cls, pipeline: str, location: str) -> Self:
         """Return the owner, its location written alike for all schemes of one store."""
-        return cls(pipeline, same_place(location))
+        return cls(pipeline, same_location(location))
 
     @property
     def text(self) -> str:
@@ -420,7 +420,7 @@ def _at_the_cost(remedy: Remedy, costs: str) -> Remedy:
     return replace(remedy, costs=costs)
 
 
-def same_place(location: str) -> str:
+def same_location(location: str) -> str:
     """Return ``location``, alike for the schemes by which Hadoop and others name one store."""
     scheme, found, rest = location.partition("://")
     aliases = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}

@@ -155,8 +155,8 @@ def _ask_until(
             witness = waiting[0].witness
             raise KafkaUnavailableError(
                 f"The outcomes of {len(waiting)} transactions are not known after "
-                f"{deadline}, as {waiting[0].identity}: the leader of {_place(witness)} does not "
-                "answer, or waits for a replica in sync. Check that all brokers run, then ask "
+                f"{deadline}, as {waiting[0].identity}: the leader of {_range_text(witness)} does "
+                "not answer, or waits for a replica in sync. Check that all brokers run, then ask "
                 "again."
             )
         left, refresh = waiting, True
@@ -202,7 +202,7 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconclusi
     witness = transaction.witness
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         return Inconclusive.HIDDEN
-    doing = f"while reading {_place(witness)}"
+    doing = f"while reading {_range_text(witness)}"
     if not faults.answered(answer.error_code, doing, acl=f"Read on Topic {witness.topic!r}"):
         return None
     if answer.high_watermark <= witness.first:
@@ -262,7 +262,7 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconc
     return Outcome.UNKNOWN
 
 
-def _place(written: OffsetRange) -> str:
+def _range_text(written: OffsetRange) -> str:
     return f"partition {written.partition} of topic {written.topic!r}"
 
 

@@ -197,14 +197,14 @@ _REFUSED_UNLESS = {
 
 
 @dataclass(frozen=True, repr=False)
-class DeltaPlace:
+class DeltaFolder:
     """Where a Delta table is: a path or URL, and how a bucket is reached, as pairs."""
 
     location: str
     storage_options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, location: str, storage_options: Mapping[str, str] | None) -> DeltaPlace:
+    def of(cls, location: str, storage_options: Mapping[str, str] | None) -> DeltaFolder:
         """Return the place of a table, alike for each way to write its location."""
         return cls(str(located(location)), tuple(sorted((storage_options or {}).items())))
 
@@ -220,7 +220,7 @@ class DeltaPlace:
         return table_files(self.location, dict(self.storage_options))
 
 
-def loaded_table(folder: DeltaPlace) -> DeltaTable:
+def loaded_table(folder: DeltaFolder) -> DeltaTable:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
@@ -237,7 +237,7 @@ def partitions_of(table: DeltaTable) -> DeltaPartitions:
     return DeltaPartitions(pa.schema([columns.field(name) for name in by]))
 
 
-def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
+def refuse(folder: DeltaFolder, table: DeltaTable) -> None:
     """Refuse a table that we cannot write, or that forgets its witnesses.
 
     Raises:
@@ -275,7 +275,7 @@ def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
 
 
 def require_fit(
-    folder: DeltaPlace, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
+    folder: DeltaFolder, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
 ) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
@@ -304,7 +304,7 @@ def require_fit(
         )
 
 
-def _as_it_is(folder: DeltaPlace) -> DeltaTable:
+def _as_it_is(folder: DeltaFolder) -> DeltaTable:
     """Load the table, for each batch: of one opened before, read only the new part of its log."""
     table = _loaded_once(folder)
     with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
@@ -317,12 +317,12 @@ def _as_it_is(folder: DeltaPlace) -> DeltaTable:
 
 
 @lru_cache(maxsize=64)
-def _loaded_once(folder: DeltaPlace) -> DeltaTable:
+def _loaded_once(folder: DeltaFolder) -> DeltaTable:
     return loaded_table(folder)
 
 
 @contextlib.contextmanager
-def asked(folder: DeltaPlace) -> Iterator[None]:
+def asked(folder: DeltaFolder) -> Iterator[None]:
     """Translate errors of delta-rs and the disk into StoreError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -387,7 +387,7 @@ class DeltaLog:
 
     data = ""
 
-    def __init__(self, folder: DeltaPlace, table_id: str) -> None:
+    def __init__(self, folder: DeltaFolder, table_id: str) -> None:
         self.folder = folder
         self.files = folder.files
         self._table_id = table_id
@@ -414,7 +414,7 @@ class DeltaLog:
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: DeltaPlace, table: DeltaTable, seen: Seen | None = None) -> None:
+    def __init__(self, folder: DeltaFolder, table: DeltaTable, seen: Seen | None = None) -> None:
         self._folder = folder
         self._files = folder.files
         self._table = table
@@ -593,7 +593,7 @@ class DeltaSnapshot:
         self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """See :attr:`TableSnapshot.place`."""
         return {"version": self._table.version()}
 
@@ -639,7 +639,7 @@ class DeltaSnapshot:
         return json.loads(self._table.schema().to_json())
 
 
-def publish(folder: DeltaPlace, files: Sequence[DataFile]) -> None:
+def publish(folder: DeltaFolder, files: Sequence[DataFile]) -> None:
     """Make a task's rows visible at once, among concurrent writes, at least once.
 
     Raises:
@@ -689,7 +689,7 @@ class DeltaParticipant(LakeParticipant):
 
 
 def made(
-    folder: DeltaPlace, *, name: str, application: str, store: CheckpointStore
+    folder: DeltaFolder, *, name: str, application: str, store: CheckpointStore
 ) -> LakeParticipant:
     """Make the participant of a sink that starts.
 
@@ -726,7 +726,7 @@ def connect(
     if folder is None or table_id is None or application is None:
         raise ConfigurationError(f"{member} has no table: eos/pipeline.json is not of Delta.")
     kept = checkpoint_of(member, store)
-    log = DeltaLog(DeltaPlace.of(folder, how if isinstance(how, Mapping) else None), table_id)
+    log = DeltaLog(DeltaFolder.of(folder, how if isinstance(how, Mapping) else None), table_id)
     log.look()
     return DeltaParticipant(log, name=member.name, application=application, store=kept)
 

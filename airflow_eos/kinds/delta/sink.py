@@ -25,7 +25,7 @@ from airflow_eos.kinds.delta.participant import (
     KIND,
     PARTITIONED_BY,
     SPARED_MS,
-    DeltaPlace,
+    DeltaFolder,
     loaded_table,
     made,
     partitions_of,
@@ -109,9 +109,9 @@ class DeltaSink:
         table_files(self.table_uri, self.storage_options)  # refuses a scheme or an option
 
     @property
-    def folder(self) -> DeltaPlace:
+    def folder(self) -> DeltaFolder:
         """The place of the table."""
-        return DeltaPlace.of(self.table_uri, self.storage_options)
+        return DeltaFolder.of(self.table_uri, self.storage_options)
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
         """See :meth:`Sink.bound`: the sink notes its files in that checkpoint, and has its table.

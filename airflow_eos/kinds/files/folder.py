@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.storage import DataFolder
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 # As Spark's ExternalCatalogUtils.escapePathName; other readers of Hive's layout unescape it, too.
@@ -149,49 +149,49 @@ class FolderInstance:
     """The mark of one name in one folder, by which a folder is told from another.
 
     Args:
-        place: the folder of data.
+        storage: the folder of data.
         name: the participant's name.
         instance_id: the mark that is expected there.
     """
 
-    def __init__(self, place: DataFolder, name: str, instance_id: str) -> None:
-        self._place = place
+    def __init__(self, storage: DataFolder, name: str, instance_id: str) -> None:
+        self._storage = storage
         self._at = f"{name}/{_INSTANCE_ID}"
         self.instance_id = instance_id
 
     @classmethod
-    def made(cls, place: DataFolder, name: str) -> Self:
+    def made(cls, storage: DataFolder, name: str) -> Self:
         """Return the mark that is there; write a new one where there is none.
 
         Raises:
             StoreError: the place refuses, or the mark is damaged, or gone after it was written.
         """
         path = f"{name}/{_INSTANCE_ID}"
-        place.beside.create(path, uuid.uuid4().hex.encode())
-        found = place.beside.get(path)
+        storage.beside.create(path, uuid.uuid4().hex.encode())
+        found = storage.beside.get(path)
         if found is None:
             raise StoreError(
-                f"{place.beside.location}/{path} was written and is gone: who deletes it?"
+                f"{storage.beside.location}/{path} was written and is gone: who deletes it?"
             )
         if _ID_FORM.fullmatch(found) is None:  # two disks with an empty mark would look the same
             raise StoreError(
-                f"{place.beside.location}/{path} is damaged: which folder this is, is not known.",
+                f"{storage.beside.location}/{path} is damaged: which folder this is, is not known.",
                 Remedy(
                     change=f"write the mark of participant {name!r} in eos/pipeline.json into it, "
                     "or remove it where nothing was delivered under that name",
                     start=True,
                 ),
             )
-        return cls(place, name, found.decode())
+        return cls(storage, name, found.decode())
 
     def require(self) -> None:
         """Refuse a missing or another disk (StoreError): its missing files say nothing."""
-        self._place.require()
-        kept = self._place.beside.get(self._at)
+        self._storage.require()
+        kept = self._storage.beside.get(self._at)
         found = None if kept is None else kept.decode("ascii", errors="replace")
         if found != self.instance_id:
             raise StoreError(
-                f"{self._place.address} is not the folder of this pipeline: its mark is "
+                f"{self._storage.address} is not the folder of this pipeline: its mark is "
                 f"{found or 'missing'}, expected {self.instance_id}. Is the disk mounted here? "
                 "Nothing was concluded from files that are not there."
             )
@@ -207,7 +207,7 @@ class OwnedFolder(OwnedBeside):
     """The base of both file participants: members, checks, and the listing of open work.
 
     Args:
-        place: the folder that readers look at.
+        storage: the folder that readers look at.
         name: the participant's name in decisions.
         instance_id: the random id of the name in this folder, which another disk does not have.
         more: further parts of the address, beside folder and mark.
@@ -215,22 +215,22 @@ class OwnedFolder(OwnedBeside):
 
     def __init__(
         self,
-        place: DataFolder,
+        storage: DataFolder,
         *,
         name: str,
         instance_id: str,
         more: Mapping[str, str] | None = None,
     ) -> None:
-        self._place = place
+        self._storage = storage
         self._name = name
-        self._instance = FolderInstance(place, name, instance_id)
-        self._beside = OwnershipFile(place.kept(name), f"name {name!r} in {place.address}")
-        self._address = {"folder": place.address, "mark": instance_id, **(more or {})}
+        self._instance = FolderInstance(storage, name, instance_id)
+        self._beside = OwnershipFile(storage.kept(name), f"name {name!r} in {storage.address}")
+        self._address = {"folder": storage.address, "mark": instance_id, **(more or {})}
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant: its folder, and the mark on this disk or in this bucket."""
-        return (Member(self._name, KIND, self._address, f"files:{self._place.address}"),)
+        return (Member(self._name, KIND, self._address, f"files:{self._storage.address}"),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Refuse work that is not of this participant, or whose detail does not describe files."""
@@ -243,20 +243,20 @@ class OwnedFolder(OwnedBeside):
         known = {work.key for work in except_known}
         self._instance.require()
         found = []
-        for key, entries in self._place.listed(works_of(self._name)).items():
+        for key, entries in self._storage.listed(works_of(self._name)).items():
             visible = [visible_of(entry.path, self._name, key) for entry in entries]
-            if key in known or None not in self._place.sizes(visible):
+            if key in known or None not in self._storage.sizes(visible):
                 continue
             at_ms = min(entry.modified_at_ms for entry in entries)
-            places = tuple(f"{self._place.address}/{path}" for path in visible)
-            found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
+            paths = tuple(f"{self._storage.address}/{path}" for path in visible)
+            found.append(OpenWork(KIND, self._name, key, at_ms, None, paths))
         return tuple(sorted(found, key=lambda each: each.key))
 
     def position(self, end: BatchEnd) -> dict[str, Any]:
         """See :class:`Seekable`: the folder, and the stamp by which names of files tell batches."""
         publish = self._address.get("publish", "listing")
         stamp = stamp_of(end.pipeline, end.batch_id)
-        return {"folder": self._place.address, "publish": publish, "stamp": stamp}
+        return {"folder": self._storage.address, "publish": publish, "stamp": stamp}
 
     def _altered(self, files: Sequence[WorkFile]) -> set[str]:
         """Return the prepared paths whose file has another content than was promised.
@@ -264,7 +264,7 @@ class OwnedFolder(OwnedBeside):
         A copy, or a person, has put another file of the same size there.
         """
         asked = [file for file in files if file.tail is not None]
-        found = self._place.tails([(file.prepared, file.size) for file in asked])
+        found = self._storage.tails([(file.prepared, file.size) for file in asked])
         return {
             file.prepared
             for file, tail in zip(asked, found, strict=True)
@@ -272,7 +272,7 @@ class OwnedFolder(OwnedBeside):
         }
 
     def _prepared(self, key: str) -> list[str]:
-        return [entry.path for entry in self._place.below(prepared_at(self._name, key))]
+        return [entry.path for entry in self._storage.below(prepared_at(self._name, key))]
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: readers of the files may have moved old ones away."""
@@ -285,24 +285,24 @@ class OwnedFolder(OwnedBeside):
 _FORM = "form"  # a file: no participant can have this name
 
 
-def require_form(place: DataFolder, form: str) -> None:
+def require_form(storage: DataFolder, form: str) -> None:
     """Record the publish mode, as two starts at once see no data yet; refuse another mode.
 
     Raises:
         ConfigurationError: the folder has the other mode.
         StoreError: the place refuses, or the record is gone after it was written.
     """
-    found = place.beside.get(_FORM)
+    found = storage.beside.get(_FORM)
     if found is None:
-        place.beside.create(_FORM, form.encode())
-        found = place.beside.get(_FORM)
+        storage.beside.create(_FORM, form.encode())
+        found = storage.beside.get(_FORM)
     if found is None:
         raise StoreError(
-            f"{place.beside.location}/{_FORM} was written and is gone: who deletes it?"
+            f"{storage.beside.location}/{_FORM} was written and is gone: who deletes it?"
         )
     if found != form.encode():
         theirs = found.decode("ascii", errors="replace")
         raise ConfigurationError(
-            f"{place.address} is written with publish={theirs!r}, and not {form!r}: readers see "
+            f"{storage.address} is written with publish={theirs!r}, and not {form!r}: readers see "
             "the files of one form alone. Give another folder, or the same form."
         )

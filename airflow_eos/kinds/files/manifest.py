@@ -33,7 +33,7 @@ from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_ow
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.files.folder import KIND, FolderInstance, OwnedFolder, files_of, require_form
 from airflow_eos.kinds.files.names import kept_at
-from airflow_eos.kinds.files.place import visible_data
+from airflow_eos.kinds.files.storage import visible_data
 from airflow_eos.kinds.lake.participant import decisions_naming
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision, PreparedWork
     from airflow_eos.kinds.files.folder import WorkFile
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.storage import DataFolder
 
 _KEPT = 8
 """The settled decisions of a pipeline that each entry repeats; one or two can be in flight."""
@@ -142,13 +142,13 @@ class ManifestLog:
     """Spark's log of one folder, written under one participant's name.
 
     Args:
-        place: the folder of data.
+        storage: the folder of data.
         name: the participant's name.
         instance_id: the random id of the name in that folder.
     """
 
-    def __init__(self, place: DataFolder, name: str, instance_id: str) -> None:
-        self._place = place
+    def __init__(self, storage: DataFolder, name: str, instance_id: str) -> None:
+        self._storage = storage
         self._name = name
         self._instance_id = instance_id
 
@@ -185,7 +185,7 @@ class ManifestLog:
             lines += added
         lines += [self._line(file.visible, file.size, now_ms(), is_folder=False) for file in files]
         lines.append(self._settled_line(_WHOLE, now_ms()))
-        won = self._place.store.create(_path(number), b"\n".join([_VERSION, *lines]))
+        won = self._storage.store.create(_path(number), b"\n".join([_VERSION, *lines]))
         if won and number % _EVERY == _EVERY - 1:
             self._remove_before(number - _EVERY)
         return won
@@ -207,7 +207,7 @@ class ManifestLog:
             lines = self._added(number + 1)
             if lines is not None:
                 paths = (unquote(msgspec.json.decode(line)["path"]) for line in lines)
-                return [path.removeprefix(f"{unquote(self._place.url)}/") for path in paths]
+                return [path.removeprefix(f"{unquote(self._storage.url)}/") for path in paths]
         raise self._gone(number)
 
     def _added(self, before: int) -> list[bytes] | None:
@@ -221,30 +221,30 @@ class ManifestLog:
         return lines
 
     def _read(self, number: int, *remedies: Remedy) -> bytes | None:
-        found = self._place.store.get(_path(number))
+        found = self._storage.store.get(_path(number))
         if found is None:
             return None
         first = found.partition(b"\n")[0]
         if first != _VERSION and _OF_SPARK.fullmatch(first):
             raise StoreError(
-                f"{self._place.address}/{_path(number)} begins with {first!r}, expected "
+                f"{self._storage.address}/{_path(number)} begins with {first!r}, expected "
                 f"{_VERSION.decode()}: it is of another version of Spark. Nothing was concluded "
                 "from it."
             )
         if first != _VERSION or not _is_whole(found):
             raise StoreError(
-                f"{self._place.address}/{_path(number)} is damaged or was cut off: readers lack "
+                f"{self._storage.address}/{_path(number)} is damaged or was cut off: readers lack "
                 "rows that it named. Nothing was concluded from it.",
                 Remedy(change="restore it from a copy of the folder", start=True),
                 *remedies,
             )
-        self._place.store.make_durable(_path(number))
+        self._storage.store.make_durable(_path(number))
         return found
 
     def _removed(self, number: int) -> Remedy:
         """Return the remedy for a damaged newest entry: a batch in flight is settled again."""
         return Remedy(
-            change=f"remove {self._place.address}/{_path(number)}",
+            change=f"remove {self._storage.address}/{_path(number)}",
             start=True,
             costs="nothing while its batch is in flight; of one that is complete, readers of the "
             "log see no row any more",
@@ -252,12 +252,12 @@ class ManifestLog:
 
     def _gone(self, number: int) -> StoreError:
         return StoreError(
-            f"{self._place.address}/{LOG} lacks entries before {number}, which readers need: "
+            f"{self._storage.address}/{LOG} lacks entries before {number}, which readers need: "
             "restore them. Nothing was concluded from what is left."
         )
 
     def _newest(self) -> int:
-        found = [_ENTRY.fullmatch(entry.name) for entry in self._place.store.list(LOG)]
+        found = [_ENTRY.fullmatch(entry.name) for entry in self._storage.store.list(LOG)]
         return max((int(each[1]) for each in found if each is not None), default=-1)
 
     def _view(self, number: int, data: bytes) -> ManifestSnapshot:
@@ -284,7 +284,7 @@ class ManifestLog:
 
     def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
         status: dict[str, Any] = {
-            "path": f"{self._place.url}/{quote(path, safe='/=')}",
+            "path": f"{self._storage.url}/{quote(path, safe='/=')}",
             "size": size,
             "isDir": is_folder,
             "modificationTime": at_ms,
@@ -296,7 +296,7 @@ class ManifestLog:
 
     def _remove_before(self, number: int) -> None:
         """Delete entries before ``number``; readers that listed them look again, as Spark does."""
-        store = self._place.store
+        store = self._storage.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)
 
@@ -343,18 +343,18 @@ class ManifestParticipant(OwnedFolder):
     """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
-        place: the folder that readers look at.
+        storage: the folder that readers look at.
         name: the participant's name in decisions.
         instance_id: the random id of the name in this folder.
         store: the pipeline's checkpoint, whose decisions are settled.
     """
 
     def __init__(
-        self, place: DataFolder, *, name: str, instance_id: str, store: CheckpointStore
+        self, storage: DataFolder, *, name: str, instance_id: str, store: CheckpointStore
     ) -> None:
-        super().__init__(place, name=name, instance_id=instance_id, more=PUBLISH)
+        super().__init__(storage, name=name, instance_id=instance_id, more=PUBLISH)
         self._store = store
-        self._log = ManifestLog(place, name, instance_id)
+        self._log = ManifestLog(storage, name, instance_id)
 
     def begin(self) -> None:
         """Create the log where there is none: without it, readers would list the folder.
@@ -368,7 +368,7 @@ class ManifestParticipant(OwnedFolder):
             if (self._name, self._instance.instance_id) in view.names:
                 return
             self._require_ours(view)
-            require_form(self._place, "manifest")
+            require_form(self._storage, "manifest")
             self._log.append(view, ())
         raise self._refused("its first entry")
 
@@ -380,7 +380,7 @@ class ManifestParticipant(OwnedFolder):
             view = self._log.look()
             self._publish(files)
             if self._log.append(view, files) and self._log.names_any_of([work.key]):
-                self._place.remove([file.prepared for file in files])
+                self._storage.remove([file.prepared for file in files])
                 return
         raise self._refused(f"work {work.key}")
 
@@ -389,7 +389,9 @@ class ManifestParticipant(OwnedFolder):
         self.check(works)
         named = self._decisions(works)
         once = {(each.batch_id, each.attempt): each for each in named.values()}
-        settled = {place: self._settle(once[place]) for place in sorted(once)}
+        settled = {
+            batch_attempt: self._settle(once[batch_attempt]) for batch_attempt in sorted(once)
+        }
         became = {
             identity: settled[decision.batch_id, decision.attempt]
             for identity, decision in named.items()
@@ -403,7 +405,7 @@ class ManifestParticipant(OwnedFolder):
         keys = [work.key for work, paths in prepared.items() if paths]
         named = self._log.names_any_of(keys) if keys else set()
         return {
-            work: self._place.remove(paths) and work.key not in named
+            work: self._storage.remove(paths) and work.key not in named
             for work, paths in prepared.items()
         }
 
@@ -436,12 +438,12 @@ class ManifestParticipant(OwnedFolder):
         if view.number >= 0 and self._name not in {name for name, _ in view.names}:
             writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
             raise ConfigurationError(
-                f"{self._place.address}/{LOG} is written by {writers}: a log has one writer. Give "
-                f"{self._name!r} a folder of its own."
+                f"{self._storage.address}/{LOG} is written by {writers}: a log has one writer. "
+                f"Give {self._name!r} a folder of its own."
             )
-        if view.number < 0 and (found := visible_data(self._place)):
+        if view.number < 0 and (found := visible_data(self._storage)):
             raise ConfigurationError(
-                f"{self._place.address} holds {found} already, which readers would not see any "
+                f"{self._storage.address} holds {found} already, which readers would not see any "
                 "more once the folder has a log. Give an empty folder, or publish='listing'."
             )
 
@@ -468,9 +470,9 @@ class ManifestParticipant(OwnedFolder):
         failpoint("settled-some")
         files = [file for work in works for file in files_of(work)]
         if outcome is Outcome.ABORTED:
-            self._place.remove([file.visible for file in files])
+            self._storage.remove([file.visible for file in files])
         if outcome is not Outcome.UNKNOWN:
-            self._place.remove([file.prepared for file in files])
+            self._storage.remove([file.prepared for file in files])
         return outcome
 
     @cached_property
@@ -482,37 +484,37 @@ class ManifestParticipant(OwnedFolder):
 
     def _are_there(self, files: Sequence[WorkFile]) -> bool:
         """Whether every file is prepared or visible, whole; if not, none is made visible."""
-        prepared = self._place.sizes([file.prepared for file in files])
-        visible = self._place.sizes([file.visible for file in files])
+        prepared = self._storage.sizes([file.prepared for file in files])
+        visible = self._storage.sizes([file.visible for file in files])
         found = list(zip(files, prepared, visible, strict=True))
         hidden = [file for file, _, size in found if size != file.size]
         return all(file.size in sizes for file, *sizes in found) and not self._altered(hidden)
 
     def _publish(self, files: Sequence[WorkFile]) -> bool:
         """Give each file its visible name; return whether all are there, whole and durable."""
-        self._place.publish([(file.prepared, file.visible) for file in files])
-        sizes = self._place.sizes([file.visible for file in files])
-        self._place.settle(
+        self._storage.publish([(file.prepared, file.visible) for file in files])
+        sizes = self._storage.sizes([file.visible for file in files])
+        self._storage.settle(
             file.visible for file, size in zip(files, sizes, strict=True) if size is not None
         )
         return sizes == [file.size for file in files]
 
     def _refused(self, what: str) -> StoreError:
         return StoreError(
-            f"{self._place.address}/{LOG} did not take {what} in {len(_PAUSES_S)} tries. Nothing "
+            f"{self._storage.address}/{LOG} did not take {what} in {len(_PAUSES_S)} tries. Nothing "
             "was guessed, and what is promised stays promised: try again, or look who else writes "
             "there so often."
         )
 
 
-def joined(place: DataFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
+def joined(storage: DataFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
     """Return the participant of a sink that starts, in a place that was checked before.
 
     Raises:
         ConfigurationError: see :meth:`ManifestParticipant.begin`.
         StoreError: the place refuses.
     """
-    instance_id = FolderInstance.made(place, name).instance_id
-    participant = ManifestParticipant(place, name=name, instance_id=instance_id, store=store)
+    instance_id = FolderInstance.made(storage, name).instance_id
+    participant = ManifestParticipant(storage, name=name, instance_id=instance_id, store=store)
     participant.begin()
     return participant

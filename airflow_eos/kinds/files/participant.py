@@ -34,14 +34,14 @@ from airflow_eos.kinds.files.folder import (
     visible_of,
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestParticipant
-from airflow_eos.kinds.files.place import folder_at
+from airflow_eos.kinds.files.storage import folder_at
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import PreparedWork
     from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.files.folder import WorkFile
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.storage import DataFolder
 
 
 class FilesParticipant(OwnedFolder):
@@ -58,7 +58,7 @@ class FilesParticipant(OwnedFolder):
             for file in each
             if identity not in lost
         ]
-        published = dict(zip(moves, self._place.publish(moves), strict=True))
+        published = dict(zip(moves, self._storage.publish(moves), strict=True))
         became = {
             identity: Outcome.COMMITTED
             if all(published.get((file.prepared, file.visible)) for file in each)
@@ -71,14 +71,14 @@ class FilesParticipant(OwnedFolder):
             for file in each
             if became[identity] is Outcome.COMMITTED
         ]
-        self._place.settle(file.visible for file in done)
-        self._place.remove([file.prepared for file in done])
+        self._storage.settle(file.visible for file in done)
+        self._storage.remove([file.prepared for file in done])
         return became
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; visible files stay."""
         require_own(works, KIND, self._name)
-        return {work: self._place.remove(self._prepared(work.key)) for work in works}
+        return {work: self._storage.remove(self._prepared(work.key)) for work in works}
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove prepared files; False for work of which a part is visible, and stays so."""
@@ -89,7 +89,7 @@ class FilesParticipant(OwnedFolder):
         }
         ended = self.abort(works)
         return {
-            work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
+            work: ended[work] and not any(size is not None for size in self._storage.sizes(paths))
             for work, paths in visible.items()
         }
 
@@ -103,21 +103,21 @@ class FilesParticipant(OwnedFolder):
 
         A bucket has no half objects: there, work of one file is only asked for when published.
         """
-        on_a_disk = self._place.store.is_on_a_disk
+        on_a_disk = self._storage.store.is_on_a_disk
         asked = [
             (work, file)
             for work, each in files.items()
             if len(each) > 1 or on_a_disk
             for file in each
         ]
-        sizes = self._place.sizes([file.prepared for _, file in asked])
+        sizes = self._storage.sizes([file.prepared for _, file in asked])
         altered = self._altered([file for _, file in asked]) if on_a_disk else set()
         missing = [
             each
             for each, size in zip(asked, sizes, strict=True)
             if size != each[1].size or each[1].prepared in altered
         ]
-        visible = self._place.sizes([file.visible for _, file in missing])
+        visible = self._storage.sizes([file.visible for _, file in missing])
         found = zip(missing, visible, strict=True)
         return {work for (work, file), size in found if size != file.size}
 
@@ -126,11 +126,11 @@ class FilesParticipant(OwnedFolder):
         self._instance.require()
         outcome = self._outcome(files)
         if outcome is Outcome.OPEN:
-            self._place.publish([(file.prepared, file.visible) for file in files])
+            self._storage.publish([(file.prepared, file.visible) for file in files])
             outcome = self._outcome(files)
         if outcome is Outcome.OPEN:  # rule 5 forbids its end
             raise StoreError(
-                f"The files of {files[0].prepared} in {self._place.address} are all there, and "
+                f"The files of {files[0].prepared} in {self._storage.address} are all there, and "
                 "could not be published twice: something was missing each time. Does a job remove "
                 "empty folders there, or unfinished uploads at once? Nothing of them was removed: "
                 "they stay promised. Try again."
@@ -140,8 +140,8 @@ class FilesParticipant(OwnedFolder):
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
         # Prepared files first: then a commit between the two looks is no loss. A file of another
         # size than was promised is cut off, or another program's.
-        prepared = self._place.sizes([file.prepared for file in files])
-        visible = self._place.sizes([file.visible for file in files])
+        prepared = self._storage.sizes([file.prepared for file in files])
+        visible = self._storage.sizes([file.visible for file in files])
         if visible == [file.size for file in files]:
             return Outcome.COMMITTED
         seen = list(zip(files, prepared, visible, strict=True))
@@ -156,11 +156,11 @@ _STAMPED = re.compile(r"([0-9]{13,19})-[0-9]+-[0-9]+-[0-9a-f]{32}\.", re.ASCII)
 
 
 def names_within(
-    place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
+    position: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the visible files, relative to the folder of a position, but those of later stamps."""
-    folder = folder_at(place["folder"], storage_options)
-    if place["publish"] == "manifest":
+    folder = folder_at(position["folder"], storage_options)
+    if position["publish"] == "manifest":
         names = ManifestLog(folder, "", "").files()
     else:
         names = [entry.path.lstrip("/") for entry in folder.below("")]
@@ -181,21 +181,21 @@ def made(
         ConfigurationError: Spark would not see files that appear one by one.
         StoreError: the disk or the bucket refuses, or lets two processes publish one name.
     """
-    place = folder_at(folder, storage_options)
-    place.check(name)
-    return joined(place, name)
+    storage = folder_at(folder, storage_options)
+    storage.check(name)
+    return joined(storage, name)
 
 
-def joined(place: DataFolder, name: str) -> FilesParticipant:
+def joined(storage: DataFolder, name: str) -> FilesParticipant:
     """Make the participant of a sink that starts, in a place that was checked before."""
-    if place.store.list(LOG):
+    if storage.store.list(LOG):
         raise ConfigurationError(
-            f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
+            f"{storage.address} has a log of its own ({LOG}), by which Spark reads it: it would "
             "never see other files. Give another folder, or publish='manifest'."
         )
-    require_form(place, "listing")
+    require_form(storage, "listing")
     return FilesParticipant(
-        place, name=name, instance_id=FolderInstance.made(place, name).instance_id
+        storage, name=name, instance_id=FolderInstance.made(storage, name).instance_id
     )
 
 
@@ -223,12 +223,12 @@ def connect(
     form = member.address.get("publish", "listing")
     if folder is None or instance_id is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
-    place = folder_at(folder, _options(member, how))
-    FolderInstance(place, member.name, instance_id).require()
+    storage = folder_at(folder, _options(member, how))
+    FolderInstance(storage, member.name, instance_id).require()
     if form == "listing":
-        return FilesParticipant(place, name=member.name, instance_id=instance_id)
+        return FilesParticipant(storage, name=member.name, instance_id=instance_id)
     checkpoint = checkpoint_of(member, store)
-    return ManifestParticipant(place, name=member.name, instance_id=instance_id, store=checkpoint)
+    return ManifestParticipant(storage, name=member.name, instance_id=instance_id, store=checkpoint)
 
 
 def _options(member: Member, how: object) -> Mapping[str, str] | None:

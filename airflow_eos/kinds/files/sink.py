@@ -42,7 +42,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
-from airflow_eos.kinds.files.place import folder_at
+from airflow_eos.kinds.files.storage import folder_at
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.texts import refuse_texts
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.core.delivery.port import TaskWriter
-    from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.storage import DataFolder
 
 # --- task -----------------------------------------------------------------------------------------
 # The files of one task: one for each partition that it has rows of, prepared as one work.
@@ -202,7 +202,7 @@ class FilesOfTask:
 
     Args:
         sink: where the rows go.
-        place: the sink's folder.
+        storage: the sink's folder.
         task: the number of Spark's task.
         attempt: of the task.
         publish: makes work visible at once, where nothing is to be decided.
@@ -211,14 +211,14 @@ class FilesOfTask:
     def __init__(
         self,
         sink: FileSink,
-        place: DataFolder,
+        storage: DataFolder,
         task: int,
         attempt: int,
         *,
         publish: Callable[[PreparedWork], object] | None,
     ) -> None:
         self._sink = sink
-        self._place = place
+        self._storage = storage
         stamp = running_stamp()  # a reader tells by it whether a cut has the file
         self._key = f"{'' if stamp is None else f'{stamp}-'}{task}-{attempt}-{uuid.uuid4().hex}"
         self._publish = publish
@@ -242,7 +242,7 @@ class FilesOfTask:
             self._files[folder].hold(part)
         self._rows += rows.num_rows
         while sum(each.held for each in self._files.values()) > _HELD_BYTES:
-            with self._place.refusing("writing files"):
+            with self._storage.refusing("writing files"):
                 max(self._files.values(), key=lambda each: each.held).flush()
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
@@ -251,9 +251,9 @@ class FilesOfTask:
             return None
         sizes, tails = {}, {}
         for folder, each in self._files.items():
-            with self._place.refusing("writing files"):
+            with self._storage.refusing("writing files"):
                 sizes[folder], tails[folder] = each.close()
-            self._place.keep(self._path(folder), each.file)
+            self._storage.keep(self._path(folder), each.file)
         work = PreparedWork(
             kind=KIND,
             participant=self._sink.name,
@@ -273,7 +273,7 @@ class FilesOfTask:
         """Remove prepared files; files that readers may see by now stay."""
         with ExitStack() as undo:
             for folder, each in self._files.items():
-                undo.callback(self._place.remove, [self._path(folder)])
+                undo.callback(self._storage.remove, [self._path(folder)])
                 undo.callback(each.file.close)
                 undo.callback(each.drop)
 
@@ -292,8 +292,8 @@ class FilesOfTask:
                 "columns of few values, or rows put together before: "
                 f"df.repartition({', '.join(map(repr, self._sink.partition_by))})."
             )
-        file = self._place.create(self._path(folder))
-        with self._place.refusing("writing files"):
+        file = self._storage.create(self._path(folder))
+        with self._storage.refusing("writing files"):
             return _Held(file, file_writer(self._sink.format, file, self._sink.compressed, schema))
 
 
@@ -398,7 +398,7 @@ class FileSink:
         """The compression of the files."""
         return checked_compression(self.format, self.compression)
 
-    def place(self) -> DataFolder:
+    def storage(self) -> DataFolder:
         """Return the storage of the folder, as this process reaches it."""
         return folder_at(self.folder, self.storage_options)
 
@@ -410,18 +410,18 @@ class FileSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`; also create the folder, and the log of whole batches."""
         check_workers(spark, modules=TASK_MODULES)
-        place = self.place()
-        if place.store.is_on_a_disk:  # if not exactly once, nothing else creates the folder
-            place.check(self.name)
+        storage = self.storage()
+        if storage.store.is_on_a_disk:  # if not exactly once, nothing else creates the folder
+            storage.check(self.name)
         if self.publish == "manifest":
-            self._joined(place)
+            self._joined(storage)
 
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; no interval is refused, since prepared files do not expire."""
         del interval
-        place = self.place()
-        place.check(self.name)
-        return self._joined(place)
+        storage = self.storage()
+        storage.check(self.name)
+        return self._joined(storage)
 
     def bound(self, store: CheckpointStore) -> FileSink:
         """See :meth:`Sink.bound`: a manifest sink settles whole decisions of that checkpoint.
@@ -462,7 +462,7 @@ class FileSink:
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         publish = None if transactional else self._publish
-        return FilesOfTask(self, self.place(), task, attempt, publish=publish)
+        return FilesOfTask(self, self.storage(), task, attempt, publish=publish)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
         """Return why rows would go into other partitions than this work did; empty: they do not.
@@ -486,7 +486,7 @@ class FileSink:
         return read_back(spark, self, works)
 
     def _publish(self, work: PreparedWork) -> None:
-        files = self._joined(self.place())
+        files = self._joined(self.storage())
         if isinstance(files, ManifestParticipant):
             files.add(work)
             return
@@ -498,10 +498,10 @@ class FileSink:
                 "again where the guarantee allows it."
             )
 
-    def _joined(self, place: DataFolder) -> FilesParticipant | ManifestParticipant:
+    def _joined(self, storage: DataFolder) -> FilesParticipant | ManifestParticipant:
         if self.publish == "listing":
-            return participant.joined(place, self.name)
-        return manifest.joined(place, self.name, bound_store(self.store, KIND))
+            return participant.joined(storage, self.name)
+        return manifest.joined(storage, self.name, bound_store(self.store, KIND))
 
     def _check_names(self, names: list[str]) -> None:
         lowered = [name.lower() for name in names]
@@ -613,7 +613,7 @@ class ReadFiles:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        data = self.sink.place().read(path)
+        data = self.sink.storage().read(path)
         if path.endswith(".parquet"):
             return pq.ParquetFile(pa.BufferReader(data)).read()
         codec = {"gz": "gzip", "bz2": "bz2"}.get(path.rpartition(".")[2])

@@ -547,7 +547,7 @@ class IcebergSnapshot:
             _sync(str(Path(self._table.metadata_location).parent))
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """See :attr:`TableSnapshot.place`."""
         snapshot = self._head
         return {} if snapshot is None else {"snapshot": snapshot.snapshot_id}

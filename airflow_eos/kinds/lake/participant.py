@@ -210,7 +210,7 @@ class TableSnapshot(Protocol):
         ...
 
     @property
-    def place(self) -> dict[str, Any]:
+    def snapshot_address(self) -> dict[str, Any]:
         """What a reader of just this snapshot asks the table for; empty: there is no row."""
         ...
 
@@ -469,7 +469,9 @@ class LakeParticipant(OwnedBeside):
 
         def settle(decision: Decision) -> None:
             outcome = self._settle(decision)
-            theirs = [each for each, by in named.items() if _place(by) == _place(decision)]
+            theirs = [
+                each for each, by in named.items() if _attempt_of(by) == _attempt_of(decision)
+            ]
             became.update(dict.fromkeys(theirs, outcome))
 
         in_turn(partial(settle, each) for each in _once(named))
@@ -521,9 +523,10 @@ class LakeParticipant(OwnedBeside):
         """Commit the loss of each decision that names one of ``works``, as a whole."""
         self._require_own(works)
         named = decisions_naming(self._store, works)
-        became = {_place(each): self._settle(each, given_up=True) for each in _once(named)}
+        became = {_attempt_of(each): self._settle(each, given_up=True) for each in _once(named)}
         return {
-            work: work in named and became[_place(named[work])] is Outcome.ABORTED for work in works
+            work: work in named and became[_attempt_of(named[work])] is Outcome.ABORTED
+            for work in works
         }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
@@ -571,10 +574,10 @@ class LakeParticipant(OwnedBeside):
         if not end.works and end.former is not None:
             return dict(end.former)
         if self._settled_at is None or self._settled_at[0] != end.batch_id:
-            self._settled_at = (end.batch_id, self._table.look().place)
+            self._settled_at = (end.batch_id, self._table.look().snapshot_address)
         end.require_in_flight()
-        place = self._settled_at[1]
-        return self._table.address | place if place else {}
+        snapshot_address = self._settled_at[1]
+        return self._table.address | snapshot_address if snapshot_address else {}
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: a table may be restored to an older version on purpose."""
@@ -595,7 +598,7 @@ class LakeParticipant(OwnedBeside):
             view = self._table.look()
             outcome = self._witnessed(view, decision)
             if outcome is not None:
-                self._settled_at = (decision.batch_id, view.place)
+                self._settled_at = (decision.batch_id, view.snapshot_address)
                 return self._ended(view, works, outcome)
             files = [] if given_up else self._whole(works)
             files = files if self._takes(view, files) else []
@@ -688,13 +691,13 @@ class LakeParticipant(OwnedBeside):
         return files
 
 
-def _place(decision: Decision) -> tuple[int, int]:
+def _attempt_of(decision: Decision) -> tuple[int, int]:
     return decision.batch_id, decision.attempt
 
 
 def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
     """Return each decision once, in the order in which they were made."""
-    return sorted({_place(each): each for each in named.values()}.values(), key=_place)
+    return sorted({_attempt_of(each): each for each in named.values()}.values(), key=_attempt_of)
 
 
 def require_package(sink: str, package: str) -> None:

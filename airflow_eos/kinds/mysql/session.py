@@ -44,7 +44,7 @@ def refuses_rows(error: pymysql.MySQLError) -> bool:
 
 
 @contextlib.contextmanager
-def meaning(doing: str, place: str) -> Iterator[None]:
+def meaning(doing: str, address: str) -> Iterator[None]:
     """Translate MySQL errors into this package's errors.
 
     Raises:
@@ -55,7 +55,7 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     try:
         yield
     except pymysql.MySQLError as error:
-        raise _meant(f"MySQL {place}, while {doing}: {reason(error)}.", error) from error
+        raise _meant(f"MySQL {address}, while {doing}: {reason(error)}.", error) from error
 
 
 def _meant(said: str, error: pymysql.MySQLError) -> EosError:
@@ -198,7 +198,7 @@ class MySqlConnection(DatabaseConnection):
     """See :class:`DatabaseConnection`: reached by a URL, and opened again after every error."""
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The address of the database, without secrets."""
         return printable(self._reach)
 
@@ -219,7 +219,7 @@ class MySqlConnection(DatabaseConnection):
         return self._connection
 
     def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        return meaning(doing, self.place)
+        return meaning(doing, self.address)
 
     def _close(self, connection: Connection) -> None:
         with contextlib.suppress(pymysql.MySQLError):

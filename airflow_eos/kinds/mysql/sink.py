@@ -408,7 +408,7 @@ class RowsAtOnce:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Insert a batch of rows, in one transaction for all."""
-        with meaning("writing rows", self._sink.place):
+        with meaning("writing rows", self._sink.address):
             if self._statements is None:
                 self._connection = connected(
                     self._sink.url,
@@ -425,7 +425,7 @@ class RowsAtOnce:
         """Commit the rows: there is nothing to decide."""
         del fingerprint
         if self._connection is not None:
-            with meaning("committing", self._sink.place):
+            with meaning("committing", self._sink.address):
                 done(self._connection, "COMMIT")
             self._connection.close()
 
@@ -500,7 +500,7 @@ class MySqlSink(TableSink):
             )
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """See :attr:`TableSink.place`."""
         return printable(self.url)
 
@@ -510,7 +510,7 @@ class MySqlSink(TableSink):
             found = session.run("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
-                f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
+                f"There is no table {self.table!r} in {self.address}, or its user cannot see it. "
                 "Create it first; the sink creates no tables of yours."
             )
         check_columns(types, found, self.table)

@@ -74,8 +74,8 @@ class PostgresTableNames(KeysOfName):
     schema: str
 
     @property
-    def place(self) -> str:
-        """See :attr:`KeysOfName.place`: PostgreSQL lists prepared transactions of all schemas."""
+    def digits(self) -> str:
+        """See :attr:`KeysOfName.digits`: PostgreSQL lists prepared transactions of all schemas."""
         return hashlib.sha256(self.schema.encode()).hexdigest()[:8]
 
     def statement(self, text: str, **parts: sql.Composable) -> sql.Composed:
@@ -351,7 +351,7 @@ class PostgresParticipant(SqlParticipant):
         history = self._session.history
         if work.detail["system"] == history.system and work.detail["timeline"] > history.timeline:
             raise StoreError(
-                f"{self._session.place} was left behind by a failover: it is on timeline "
+                f"{self._session.address} was left behind by a failover: it is on timeline "
                 f"{history.timeline}, and {work.identity} was prepared on timeline "
                 f"{work.detail['timeline']}. Nothing was concluded. Connect to the primary."
             )

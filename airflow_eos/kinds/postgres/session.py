@@ -37,7 +37,7 @@ _GONE = (
 
 
 @contextlib.contextmanager
-def meaning(doing: str, place: str) -> Iterator[None]:
+def meaning(doing: str, address: str) -> Iterator[None]:
     """Translate PostgreSQL errors into ours, with its hint; the detail holds values of rows.
 
     Raises:
@@ -48,7 +48,7 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _meant(_said(doing, place, error), error) from error
+        raise _meant(_said(doing, address, error), error) from error
 
 
 def refuses_rows(error: psycopg.Error) -> bool:
@@ -56,9 +56,9 @@ def refuses_rows(error: psycopg.Error) -> bool:
     return (error.sqlstate or "")[:2] in _OF_ROWS
 
 
-def cannot_prepare(error: psycopg.Error, place: str) -> ConfigurationError:
+def cannot_prepare(error: psycopg.Error, address: str) -> ConfigurationError:
     """Return the error for a refused PREPARE TRANSACTION, in any language: no restart heals it."""
-    said = _said("preparing the transaction", place, error)
+    said = _said("preparing the transaction", address, error)
     if not isinstance(error, errors.FeatureNotSupported):
         return ConfigurationError(said, _SLOTS)
     return ConfigurationError(
@@ -159,11 +159,11 @@ _HINTS: tuple[
 )
 
 
-def _said(doing: str, place: str, error: psycopg.Error) -> str:
+def _said(doing: str, address: str, error: psycopg.Error) -> str:
     primary = error.diag.message_primary or str(error).strip().partition("\n")[0]
     state = f" ({error.sqlstate})" if error.sqlstate else ""
     hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
-    return f"PostgreSQL {place}, while {doing}: {primary}{state}.{hint}"
+    return f"PostgreSQL {address}, while {doing}: {primary}{state}.{hint}"
 
 
 # --- session --------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class PostgresConnection(DatabaseConnection):
     _history: History | None = None
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The address of the database, without secrets."""
         return printable(self._reach)
 
@@ -315,7 +315,7 @@ class PostgresConnection(DatabaseConnection):
             if self._history not in (None, history):
                 self.close()
                 raise StoreError(
-                    f"{self.place} is another server than before, or was failed over: "
+                    f"{self.address} is another server than before, or was failed over: "
                     f"{self._history} became {history}. Nothing was concluded. Start again: the "
                     "start looks whether what was delivered is still there."
                 )
@@ -323,7 +323,7 @@ class PostgresConnection(DatabaseConnection):
         return cast("Connection", self._connection)
 
     def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        return meaning(doing, self.place)
+        return meaning(doing, self.address)
 
     def _close(self, connection: Connection) -> None:
         with contextlib.suppress(psycopg.Error):

@@ -674,7 +674,7 @@ class PostgresSink(TableSink):
             )
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """See :attr:`TableSink.place`."""
         return printable(self.dsn)
 

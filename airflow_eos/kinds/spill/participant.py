@@ -86,13 +86,15 @@ class SpilledRows:
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
         instance_id = self.instance_id()
         if instance_id is None:
-            raise StoreError(f"{self.place('mark')} was written and is gone: who deletes it?")
+            raise StoreError(f"{self.location_of('mark')} was written and is gone: who deletes it?")
         return instance_id
 
     def keep(self, key: str, stream: bytes) -> None:
         """Write the rows durably under a key that was never used before (StoreError: it was)."""
         if not self.store.create(self._rows(key), stream):
-            raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
+            raise StoreError(
+                f"{self.location_of(self._rows(key))} is there already: a key came twice."
+            )
 
     def read(self, key: str) -> bytes | None:
         """Read the rows of a key; None where they are gone."""
@@ -119,7 +121,7 @@ class SpilledRows:
             return outcome, True
         found = self.ended(key)
         if found is None:
-            raise StoreError(f"{self.place(path)} was written and is gone: who deletes it?")
+            raise StoreError(f"{self.location_of(path)} was written and is gone: who deletes it?")
         return found, False
 
     def ended(self, key: str) -> SpilledRowsOutcome | None:
@@ -171,13 +173,13 @@ class SpilledRows:
             self.store.delete_folder(f"{self.folder}/ends/{batch}")
             self.store.delete_folder(f"{self.folder}/done/{batch}")
 
-    def place(self, path: str) -> str:
+    def location_of(self, path: str) -> str:
         """Return the location of a path in the checkpoint, for errors."""
         return f"{self.store.location}/{path}"
 
-    def place_of(self, key: str) -> str:
+    def location_of_rows(self, key: str) -> str:
         """Return the location of the rows of a key, for errors."""
-        return self.place(self._rows(key))
+        return self.location_of(self._rows(key))
 
     def _batches(self, folder: str) -> set[int]:
         return {int(name) for name in self.store.folders(folder) if _NUMBER.fullmatch(name)}
@@ -188,7 +190,7 @@ class SpilledRows:
             return None
         # Another process may have written the mark and not synced it yet, and we act on it.
         self.store.make_durable(path)
-        return decode(data, OutcomeMarker, self.place(path))
+        return decode(data, OutcomeMarker, self.location_of(path))
 
     def _rows(self, key: str) -> str:
         batch_of(key)
@@ -319,7 +321,7 @@ class SpillParticipant(ABC):
                 each.name,
                 each.modified_at_ms,
                 None,
-                (self._kept.place_of(each.name),),
+                (self._kept.location_of_rows(each.name),),
             )
             for each, is_over in zip(listed, ended, strict=True)
             if not is_over
@@ -346,7 +348,7 @@ class SpillParticipant(ABC):
         found = self._kept.instance_id()
         if not found or found != self._instance_id:
             raise StoreError(
-                f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
+                f"{self._kept.location_of(self._kept.folder)} is not of this pipeline: its mark is "
                 f"{found or 'missing'}, expected {self._instance_id}. Is the disk mounted here? "
                 "Nothing was concluded from rows that are not there."
             )
@@ -378,7 +380,7 @@ class SpillParticipant(ABC):
 
     def _whole(self, work: PreparedWork, stream: bytes) -> pa.Table:
         """Return the kept rows as a table; refuse other than the promised number (StoreError)."""
-        where = self._kept.place_of(work.key)
+        where = self._kept.location_of_rows(work.key)
         give_up = f"airflow-eos accept CHECKPOINT --batch {batch_of(work.key)} --give-up-open"
         remedies = (
             Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),

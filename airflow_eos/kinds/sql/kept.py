@@ -55,7 +55,7 @@ class KeptStatements(SpilledRows):
         """Read the object of ``work``; None where it is gone (StoreError: it is another one)."""
         stream = self.read(work.key)
         if stream is not None and digest_of(stream) != work.detail[DIGEST]:
-            where = self.place_of(work.key)
+            where = self.location_of_rows(work.key)
             raise StoreError(
                 f"{where} holds {len(stream)} bytes that are not those that were promised: it was "
                 "damaged, or changed. Nothing of it was made visible.",
@@ -72,8 +72,8 @@ class KeptStatements(SpilledRows):
         """
         if known is None or self.instance_id() != known:
             raise StoreError(
-                f"{self.place(self.folder)} is gone, or is another one than when this process "
-                "began. Is the disk mounted here, or is this a part of a copy? Nothing was "
+                f"{self.location_of(self.folder)} is gone, or is another one than when this "
+                "process began. Is the disk mounted here, or is this a part of a copy? Nothing was "
                 "concluded from rows that are not there."
             )
 

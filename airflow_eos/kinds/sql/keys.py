@@ -23,7 +23,7 @@ class KeysOfName:
     name: str
 
     @property
-    def place(self) -> str:
+    def digits(self) -> str:
         """Hex digits that begin the own part of each key, where a server lists keys of others, too.
 
         Those others use the same name, and keep it elsewhere.
@@ -32,12 +32,12 @@ class KeysOfName:
 
     def new_key(self, task: int, attempt: int) -> str:
         """Return a new key, which is never used again in any database."""
-        return f"{self.name}-{task}-{attempt}-{self.place}{uuid.uuid4().hex[len(self.place) :]}"
+        return f"{self.name}-{task}-{attempt}-{self.digits}{uuid.uuid4().hex[len(self.digits) :]}"
 
     def is_own(self, key: str) -> bool:
         """Whether ``key`` is a key of this name."""
         found = _OF_TASK.fullmatch(key)
-        return found is not None and found[1] == self.name and found[2].startswith(self.place)
+        return found is not None and found[1] == self.name and found[2].startswith(self.digits)
 
     def checked(self, key: str) -> str:
         """Return ``key`` if it is of this name (CheckpointFormatError)."""

@@ -182,7 +182,7 @@ class OwnershipTable(ABC):
         found = self._kept.listed()
         over = self._witnessed(connection, [each.name for each in found])
         return [
-            (each.name, each.modified_at_ms, self._kept.place_of(each.name))
+            (each.name, each.modified_at_ms, self._kept.location_of_rows(each.name))
             for each in found
             if each.name not in over
         ]
@@ -190,7 +190,7 @@ class OwnershipTable(ABC):
     @property
     def called(self) -> str:
         """The name and its database, as errors name them."""
-        return f"name {self.name!r} in {self._session.place}"
+        return f"name {self.name!r} in {self._session.address}"
 
     def standing(self) -> NameRow:
         """Return the row of the name; refuse another database (StoreError)."""
@@ -258,8 +258,11 @@ class OwnershipTable(ABC):
 
         def act(connection: Any) -> NameRow:
             before = self.row(connection)
-            place = (note.batch, note.attempt)
-            self._write(connection, (_NOTE, (*place, note.decision, self.name, owner, *place)))
+            batch_attempt = (note.batch, note.attempt)
+            self._write(
+                connection,
+                (_NOTE, (*batch_attempt, note.decision, self.name, owner, *batch_attempt)),
+            )
             return before
 
         return self._session.run("noting a decision", act)
@@ -363,7 +366,7 @@ class SqlParticipant(ABC):
     def members(self) -> tuple[Member, ...]:
         """The participant, by its mark in the database, which hosts and upgrades do not change."""
         address = {**vars(self._tables), "mark": self._book.instance_id}
-        target = f"{self.kind}:{self._session.place} {self._target}".strip()
+        target = f"{self.kind}:{self._session.address} {self._target}".strip()
         return (Member(self._name, self.kind, address, target),)
 
     @abstractmethod
@@ -392,7 +395,7 @@ class SqlParticipant(ABC):
         stream = kept.read_intact(work)
         if stream is None:  # another process has ended it: who asked asks again
             return
-        where = kept.place_of(work.key)
+        where = kept.location_of_rows(work.key)
         self._session.run("committing", lambda c: self._commit(c, work, stream, where))
         failpoint("moved")
 
@@ -454,7 +457,7 @@ class SqlParticipant(ABC):
                 return became
             in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
-            f"{(owed or works)[0].identity} still waits for {self._session.place} after "
+            f"{(owed or works)[0].identity} still waits for {self._session.address} after "
             f"{_LOOKS_AT_MOST} commits. Nothing was guessed: look at the server's log, then try "
             "again."
         )
@@ -718,7 +721,7 @@ class DatabaseConnection(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def address(self) -> str:
         """The address of the database, without secrets."""
 
     @abstractmethod

@@ -49,12 +49,12 @@ def of_innodb(settings: Mapping[str, str]) -> list[str]:
     return ["SET SESSION innodb_snapshot_isolation = OFF"]
 
 
-def require_witness(settings: Mapping[str, str], place: str) -> None:
+def require_witness(settings: Mapping[str, str], address: str) -> None:
     """Refuse a MySQL server that may lose a commit, or lack one that another server has done.
 
     Args:
         settings: the settings of ``ABOUT`` that the server has, by name.
-        place: the server's address, for errors.
+        address: the server's address, for errors.
 
     Raises:
         StoreError: it takes no writes now; after a failover it may soon, or another one does.
@@ -63,27 +63,27 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
     # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too; an Aurora reader has InnoDB alone so.
     if not {settings["read_only"], settings.get("innodb_read_only", "OFF")} <= _OFF:
         raise StoreError(
-            f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
-            "Name the primary.",
+            f"{address} is read-only, a replica perhaps: it lags, so no outcome can be read from "
+            "it. Name the primary.",
             FAILOVER,
         )
     flush = settings["innodb_flush_log_at_trx_commit"]
     if flush != "1":
         raise ConfigurationError(
-            f"{place} has innodb_flush_log_at_trx_commit = {flush}: a power cut takes away what "
+            f"{address} has innodb_flush_log_at_trx_commit = {flush}: a power cut takes away what "
             "was committed. Set it to 1 (the default)."
         )
     synced = settings.get("sync_binlog", "1")
     if settings.get("log_bin") in _ON and synced != "1":  # InnoDB then follows the binary log
         raise ConfigurationError(
-            f"{place} has log_bin = ON and sync_binlog = {synced}: a power cut takes away what was "
-            "committed and is not in the binary log on disk. Set it to 1 (MySQL's default)."
+            f"{address} has log_bin = ON and sync_binlog = {synced}: a power cut takes away what "
+            "was committed and is not in the binary log on disk. Set it to 1 (MySQL's default)."
         )
     if found := _of_several(settings):
         raise ConfigurationError(
-            f"{place} has {found}: what another server of the cluster has committed may be applied "
-            "here later, so no outcome can be read from what is not there. Expected one server "
-            "that takes writes."
+            f"{address} has {found}: what another server of the cluster has committed may be "
+            "applied here later, so no outcome can be read from what is not there. Expected one "
+            "server that takes writes."
         )
 
 

@@ -46,7 +46,7 @@ class TableSink:
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def address(self) -> str:
         """The address of the database, without secrets."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class TableSink:
         """
         del spark
         raise DeliveryError(
-            f"{len(works)} pieces of work are in table {self.table} in {self.place}, which does "
+            f"{len(works)} pieces of work are in table {self.table} in {self.address}, which does "
             "not tell which of its rows came with them."
         )
 

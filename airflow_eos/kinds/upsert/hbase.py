@@ -374,10 +374,10 @@ def _varints(numbers: NDArray[np.int64]) -> pa.LargeBinaryArray:
     """Encode numbers below 2^35: seven bits a byte, lowest first; the top bit: more bytes come."""
     shifts = np.arange(0, 35, 7)
     width = 1 + (numbers[:, None] >= (1 << shifts[1:])).sum(axis=1)
-    place = np.arange(len(shifts))
+    byte = np.arange(len(shifts))
     codes = (numbers[:, None] >> shifts) & 0x7F
-    codes[place < (width - 1)[:, None]] |= 0x80
-    data = codes[place < width[:, None]].astype(np.uint8)
+    codes[byte < (width - 1)[:, None]] |= 0x80
+    data = codes[byte < width[:, None]].astype(np.uint8)
     offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     return pa.LargeBinaryArray.from_buffers(
         _BYTES, len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -288,9 +288,9 @@ class MySqlDatabase(TableSession):
     def _require_witness(self) -> None:
         """Refuse a server that does not take writes, or may lose them (ConfigurationError)."""
         with self.connected.cursor() as cursor:
-            place = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
+            address = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
             settings = dict(rows_of(cursor, ABOUT))
-            require_witness(settings, place)
+            require_witness(settings, address)
             for statement in of_innodb(settings):
                 cursor.execute(statement)
 

@@ -142,7 +142,7 @@ class UpsertParticipant(SpillParticipant):
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Write the rows whose keys have no newer version in the target."""
-        about = RowSchema.of(rows, self._kept.place_of(work.key))
+        about = RowSchema.of(rows, self._kept.location_of_rows(work.key))
         older = self._target.apply(
             last_of_each(rows, about.key), about, self._instance_id, order_of(work.key)
         )

@@ -106,7 +106,7 @@ LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
 """
-PLACE = """
+RESOLVED_NAME = """
 SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
@@ -392,22 +392,22 @@ class PostgresTable(TableSession):
     @property
     def oid(self) -> int:
         """The table's id in the database."""
-        return self._place[0]
+        return self._resolved[0]
 
     @property
     def plain_schema(self) -> str:
         """The table's schema."""
-        return self._place[1]
+        return self._resolved[1]
 
     @property
     def schema(self) -> str:
         """The table's schema, in quotes."""
-        return quoted(self._place[1])
+        return quoted(self._resolved[1])
 
     @property
     def table(self) -> str:
         """The table's full name ``schema.name``, which no other spelling of it changes."""
-        _, schema, name = self._place
+        _, schema, name = self._resolved
         return f"{schema}.{name}"
 
     @property
@@ -425,12 +425,12 @@ class PostgresTable(TableSession):
         return list(cursor.fetchall()) if cursor.description else []
 
     @property
-    def _place(self) -> tuple[int, str, str]:
+    def _resolved(self) -> tuple[int, str, str]:
         """The table's id, schema and name, as the database resolves the user's name."""
         if self._found is None:
             with self.asking("looking for the table"):
                 asked = quoted(self._asked_for)
-                found = self.connected.execute(PLACE, (asked,)).fetchone()
+                found = self.connected.execute(RESOLVED_NAME, (asked,)).fetchone()
             if found is None:
                 raise ConfigurationError(
                     f"There is no table {self._asked_for!r} for this user: create it, with its key "

@@ -484,12 +484,12 @@ def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
     if about.deleted is None:
         return rows
     gone = pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
-    for place, name in enumerate(rows.column_names):
+    for index, name in enumerate(rows.column_names):
         if name == about.deleted:
-            rows = rows.set_column(place, name, gone)
+            rows = rows.set_column(index, name, gone)
         elif name not in about.key:
             column = pc.if_else(gone, pa.scalar(None, rows[name].type), rows[name])
-            rows = rows.set_column(place, name, column)
+            rows = rows.set_column(index, name, column)
     return rows
 
 

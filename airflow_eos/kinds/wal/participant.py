@@ -94,7 +94,7 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
         super().__init__(kept, name=name, instance_id=instance_id)
         self._deliver = deliver
         self._target = target
-        called = f"name {name!r} in {kept.place(kept.folder)}"
+        called = f"name {name!r} in {kept.location_of(kept.folder)}"
         self._beside = OwnershipFile(kept.store, called, kept.folder)
 
     @property

@@ -72,18 +72,18 @@ class Stage:
 
     def seen(self) -> Counter[str]:
         """The rows that a reader of this form finds."""
-        place = self.sink.place()
-        data = [place.read(path) for path in self.paths()]
+        storage = self.sink.storage()
+        data = [storage.read(path) for path in self.paths()]
         return Counter(msgspec.json.decode(line) for each in data for line in each.splitlines())
 
     def paths(self) -> list[str]:
-        place = self.sink.place()
+        storage = self.sink.storage()
         if self.by_batches:
-            lines = [line for name in entries(place) for line in entry(place, name)]
+            lines = [line for name in entries(storage) for line in entry(storage, name)]
             paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
-            return [unquote(path).removeprefix(f"{unquote(place.url)}/") for path in paths]
-        days = [name for name in place.names() if name.startswith("day=")]
-        return [entry.path for day in days for entry in place.below(day)]
+            return [unquote(path).removeprefix(f"{unquote(storage.url)}/") for path in paths]
+        days = [name for name in storage.names() if name.startswith("day=")]
+        return [entry.path for day in days for entry in storage.below(day)]
 
 
 def claimed(store: CheckpointStore) -> PipelineIdentity:
@@ -94,9 +94,9 @@ def claimed(store: CheckpointStore) -> PipelineIdentity:
     return claim(store, made)
 
 
-def entries(place: Any) -> list[str]:
+def entries(storage: Any) -> list[str]:
     """As Spark reads its log: the newest entry that holds all of those before, and those after."""
-    names = sorted((each.name for each in place.store.list(LOG)), key=number)
+    names = sorted((each.name for each in storage.store.list(LOG)), key=number)
     whole = [at for at, name in enumerate(names) if name.endswith(".compact")]
     return names[max(whole, default=0) :]
 
@@ -105,8 +105,8 @@ def number(name: str) -> int:
     return int(name.removesuffix(".compact"))
 
 
-def entry(place: Any, name: str) -> list[bytes]:
-    return place.store.get(f"{LOG}/{name}").splitlines()[1:]  # type: ignore[no-any-return]
+def entry(storage: Any, name: str) -> list[bytes]:
+    return storage.store.get(f"{LOG}/{name}").splitlines()[1:]  # type: ignore[no-any-return]
 
 
 def outcomes(told: Any) -> set[Outcome]:

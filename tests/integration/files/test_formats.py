@@ -195,7 +195,7 @@ def test_too_many_partitions_of_a_task_are_refused_and_nothing_is_left(spark, tm
 def test_a_task_that_may_not_write_says_so_by_name(spark, tmp_path):
     sink = FileSink(str(tmp_path))
     sink.connect(None)  # type: ignore[arg-type]
-    work = sink.place()._at(works_of("sink"))  # type: ignore[attr-defined]
+    work = sink.storage()._at(works_of("sink"))  # type: ignore[attr-defined]
     work.rmdir()
     work.write_text("in the way")
     batch = OneSink(sink)

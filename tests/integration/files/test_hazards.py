@@ -75,7 +75,7 @@ def test_a_partition_whose_value_does_not_print_is_given_up(stage):
     assert stage.recovery.open() == ()
     other = of_days(stage, ODD)
     assert stage.recovery.abort([other.identity]) == {other.identity: True}
-    assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
+    assert not any(stage.sink.storage().sizes([file.visible for file in files_of(other)]))
 
 
 @in_a_bucket
@@ -100,7 +100,7 @@ def test_work_of_which_a_part_is_visible_is_not_given_up_as_a_whole(stage):
     """The port says so: what was made visible stays, and is False."""
     part, none = stage.promised(["a1", "b1"], ["a2", "b2"])
     published = files_of(part)[0]
-    stage.sink.place().publish([(published.prepared, published.visible)])
+    stage.sink.storage().publish([(published.prepared, published.visible)])
     told = stage.recovery.abandon([part.identity, none.identity])
     assert told == {part.identity: False, none.identity: True}
     assert stage.seen() == Counter(["a1"])
@@ -200,7 +200,7 @@ def test_a_name_that_is_said_to_be_taken_is_looked_for(stage, monkeypatch):
 def test_what_a_killed_process_left_among_the_work_is_passed_over(stage):
     work = stage.prepare("a1")
     for name in (".0123456789abcdef.tmp", ".probe-0123456789abcdef"):
-        stage.sink.place().beside.put(f"orders/work/{name}", b"half a note")
+        stage.sink.storage().beside.put(f"orders/work/{name}", b"half a note")
     assert [each.key for each in stage.recovery.open()] == [work.key]
     assert [each.key for each in stage.participant.open()] == [work.key]
 
@@ -282,10 +282,10 @@ def test_rows_that_nothing_decides_and_that_are_not_published_fail_their_task(st
 def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, ruling):
     """What is left of it is listed as open: a person is asked all the same, and then it is over."""
     (work,) = works = stage.promised(["a1", "b1", "c1"])
-    place, store, recovery = stage.sink.place(), stage.store, stage.recovery
+    storage, store, recovery = stage.sink.storage(), stage.store, stage.recovery
     published, lost, _ = files_of(work)
-    place.publish([(published.prepared, published.visible)])
-    place.remove([published.prepared, lost.prepared])
+    storage.publish([(published.prepared, published.visible)])
+    storage.remove([published.prepared, lost.prepared])
     store.put("metadata", msgspec.json.encode({"id": str(uuid.uuid4())}))
     store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
     pipeline = PipelineIdentity(
@@ -310,8 +310,8 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
 
 def test_two_forms_that_start_at_once_in_an_empty_folder_are_not_both_let_in(stage):
     """Neither finds data of the other, nor, killed before it, a log."""
-    place = stage.sink.place()
-    place.store.delete([entry.path for entry in place.store.list(LOG)])
+    storage = stage.sink.storage()
+    storage.store.delete([entry.path for entry in storage.store.list(LOG)])
     other = "listing" if stage.by_batches else "manifest"
     with pytest.raises(ConfigurationError, match=f"publish='{stage.sink.publish}', and not"):
         replace(stage.sink, publish=other, name="totals", store=stage.store).connect(timedelta())
@@ -322,16 +322,16 @@ def test_two_forms_that_start_at_once_in_an_empty_folder_are_not_both_let_in(sta
 @by_batches
 def test_a_log_that_lacks_an_entry_says_so_where_the_next_one_holds_all(stage):
     """Not that somebody else writes there: nobody does."""
-    place = stage.sink.place()
+    storage = stage.sink.storage()
     for batch in range(8):
         stage.participant.commit(stage.promised([f"a{batch}"], batch=batch))
     works = stage.promised(["b1"], batch=8)
     entry = f"{LOG}/4"
-    data = place.store.get(entry)
-    place.store.delete([entry])
+    data = storage.store.get(entry)
+    storage.store.delete([entry])
     with pytest.raises(StoreError, match="lacks entries before 9"):
         stage.participant.commit(works)
-    place.store.put(entry, data)
+    storage.store.put(entry, data)
     assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
 
 
@@ -422,7 +422,7 @@ def test_what_a_log_without_ids_says_is_of_the_pipeline_that_was_there(tmp_path)
     works = stage.promised("a")
     participant.commit(works)
     log = Path(stage.sink.folder) / LOG
-    newest = log / entries(stage.sink.place())[-1]
+    newest = log / entries(stage.sink.storage())[-1]
     newest.write_text(re.sub(r"(0-1-committed)-[0-9a-f]+", r"\1", newest.read_text()))
     assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter("a")

@@ -18,7 +18,7 @@ from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.files.folder import WorkFile, files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
-from airflow_eos.kinds.files.place import folder_at
+from airflow_eos.kinds.files.storage import folder_at
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import claimed
 from tests.support.pipelines import commit_of
@@ -142,7 +142,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
 def test_where_a_file_is_gone_the_whole_batch_is_lost_for_good_and_written_again(spark, sink):
     participant = sink.connect(timedelta())
     works = prepare(spark, sink, 0)
-    sink.place().remove([file.prepared for file in files_of(works[0])])
+    sink.storage().remove([file.prepared for file in files_of(works[0])])
     assert set(participant.commit(works).values()) == {Outcome.ABORTED}
     assert set(sink.connect(timedelta()).outcome(works).values()) == {Outcome.ABORTED}
     assert participant.open() == (), "what was left of it is removed"

@@ -59,19 +59,19 @@ def sink(described: dict[str, Any]) -> FileSink:
 
 def paths(sink: FileSink) -> list[str]:
     """What a reader finds: in the partitions, or by the log."""
-    place = sink.place()
+    storage = sink.storage()
     if sink.publish == "listing":
-        parts = [name for name in place.names() if name.startswith("part=")]
-        return [entry.path for part in parts for entry in place.below(part)]
-    entries = [place.read(entry.path) for entry in place.store.list(LOG)]
+        parts = [name for name in storage.names() if name.startswith("part=")]
+        return [entry.path for part in parts for entry in storage.below(part)]
+    entries = [storage.read(entry.path) for entry in storage.store.list(LOG)]
     found = [msgspec.json.decode(line) for data in entries for line in data.splitlines()[1:]]
-    return [each["path"].removeprefix(f"{place.url}/") for each in found if not each["isDir"]]
+    return [each["path"].removeprefix(f"{storage.url}/") for each in found if not each["isDir"]]
 
 
 def visible(sink: FileSink) -> Counter[tuple[str, str]]:
     rows: Counter[tuple[str, str]] = Counter()
     for path in paths(sink):
-        for line in sink.place().read(path).splitlines():
+        for line in sink.storage().read(path).splitlines():
             row = msgspec.json.decode(line)
             assert path.startswith(f"part={row['key'][-1]}/")
             rows[row["key"], row["value"]] += 1
@@ -82,7 +82,7 @@ def assert_exactly_once(pipeline: Pipeline, sink: FileSink) -> None:
     found, expected = visible(sink), Counter(pipeline.expected)
     assert expected - found == Counter(), f"lost {(expected - found).total()} rows"
     assert found - expected == Counter(), f"duplicated {(found - expected).total()} rows"
-    assert sink.place().listed("_eos/orders/work") == {}
+    assert sink.storage().listed("_eos/orders/work") == {}
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,11 @@ def assert_exactly_once(pipeline: Pipeline, sink: FileSink) -> None:
     ],
     indirect=["described"],
 )
-def test_driver_killed(pipeline: Pipeline, spark: SparkSession, sink: FileSink, place: str) -> None:
+def test_driver_killed(
+    pipeline: Pipeline, spark: SparkSession, sink: FileSink, storage: str
+) -> None:
     """``settled-some@7``: in the middle of the partitions of one task."""
-    name, _, nth = place.partition("@")
+    name, _, nth = storage.partition("@")
     pipeline.feed(6000)
     pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth}")
     pipeline.feed(1000)
@@ -114,10 +116,10 @@ def test_a_batch_that_was_published_in_part_or_not_is_ended_by_a_recovery(
     pipeline: Pipeline, spark: SparkSession, sink: FileSink
 ) -> None:
     """From the checkpoint, and what a bucket's keys are."""
-    place = "looked=kill@1" if sink.publish == "manifest" else "settled-some=kill@7"
+    storage = "looked=kill@1" if sink.publish == "manifest" else "settled-some=kill@7"
     reach = {"files": {"storage_options": sink.storage_options}}
     pipeline.feed(4000)
-    pipeline.run(expect=KILLED, failpoints=place)
+    pipeline.run(expect=KILLED, failpoints=storage)
     assert visible(sink).total() < 2000, "a batch"
     plan = plan_recovery(pipeline.checkpoint, None, reach=reach)
     assert {step.action for step in plan.steps} == {Action.COMMIT}

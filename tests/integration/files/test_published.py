@@ -20,8 +20,8 @@ from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
-from airflow_eos.kinds.files.place import Bucket
 from airflow_eos.kinds.files.sink import LINE_COLUMN
+from airflow_eos.kinds.files.storage import Bucket
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, claimed, outcomes
 
@@ -94,7 +94,7 @@ def test_whatever_is_left_open_by_a_dead_driver_is_removed_by_key(stage):
 def test_an_abort_takes_nothing_from_readers(stage, monkeypatch, tmp_path):
     """Killed after the commit and before the leftovers went, it is found open once more."""
     works = stage.promised(["a1", "b1"])
-    monkeypatch.setattr(type(stage.sink.place()), "remove", lambda *_: False)
+    monkeypatch.setattr(type(stage.sink.storage()), "remove", lambda *_: False)
     stage.participant.commit(works)
     monkeypatch.undo()
     told = stage.recovery.abort([work.identity for work in works])
@@ -108,20 +108,20 @@ def test_a_zombie_that_publishes_after_all_is_over_publishes_nothing(stage):
     works = stage.promised(["a1", "b1"])
     zombie = stage.recovery
     stage.participant.commit(works)
-    place = stage.sink.place()
-    place.remove(stage.paths())
+    storage = stage.sink.storage()
+    storage.remove(stage.paths())
     for path in (stage.checkpoint / "eos" / "decisions" / "0").iterdir():
         path.unlink()
     assert outcomes(zombie.commit(works)) == {Outcome.UNKNOWN}
-    assert not any(place.sizes(stage.paths()))
+    assert not any(storage.sizes(stage.paths()))
 
 
 def test_a_zombie_that_looked_before_the_other_published_publishes_nothing(stage, monkeypatch):
     works = stage.promised(["a1", "b1"])
     zombie = stage.recovery
-    place = type(stage.sink.place())
+    storage = type(stage.sink.storage())
     late: list[int] = []
-    really = place.sizes
+    really = storage.sizes
 
     def slept(self: Any, paths: Sequence[str]) -> Any:
         found = really(self, paths)
@@ -130,7 +130,7 @@ def test_a_zombie_that_looked_before_the_other_published_publishes_nothing(stage
             stage.participant.commit(works)
         return found
 
-    monkeypatch.setattr(place, "sizes", slept)
+    monkeypatch.setattr(storage, "sizes", slept)
     assert outcomes(zombie.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter(["a1", "b1"])
 
@@ -151,9 +151,9 @@ def test_work_that_was_aborted_while_it_was_written_is_not_prepared(stage):
 
 def test_a_decision_that_lacks_a_file_is_never_published_in_part(stage):
     works = stage.promised(["a1", "b1"], ["a2"])
-    place = stage.sink.place()
+    storage = stage.sink.storage()
     lost = files_of(works[0])[0]
-    place.remove([lost.prepared])
+    storage.remove([lost.prepared])
     told = stage.recovery.commit(works)
     by_log = Outcome.ABORTED if stage.by_batches else Outcome.UNKNOWN
     assert told[works[0].identity] is by_log
@@ -218,8 +218,8 @@ def test_a_listing_beside_a_log_is_refused(stage):
 def test_a_folder_that_another_one_has_marked_concludes_nothing(stage):
     works = stage.promised(["a1"])
     recovery = stage.recovery
-    stage.sink.place().beside.put("orders/mark", b"another")
-    for asked in (recovery.open, lambda: stage.sink.place() and recovery.outcome(works)):
+    stage.sink.storage().beside.put("orders/mark", b"another")
+    for asked in (recovery.open, lambda: stage.sink.storage() and recovery.outcome(works)):
         if asked is recovery.open or stage.by_batches:
             with pytest.raises(StoreError, match="its mark is another"):
                 asked()
@@ -288,7 +288,7 @@ def test_of_two_that_append_after_one_look_one_wins(folder, tmp_path):
     us = claimed(store)
     sink = sink.bound(store)
     mark = sink.connect(timedelta()).members[0].address["mark"]
-    log = ManifestLog(sink.place(), sink.name, mark)
+    log = ManifestLog(sink.storage(), sink.name, mark)
     looked = log.look()
     assert log.append(looked, (), ManifestOutcome(0, 1, is_committed=True, pipeline=us.id, at_ms=0))
     assert not log.append(
@@ -307,4 +307,4 @@ def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path
     stage.participant.abort([work.identity])
     assert outcomes(stage.participant.outcome(works)) == {Outcome.UNKNOWN}
     assert outcomes(stage.participant.commit(works)) == {Outcome.UNKNOWN}
-    assert isinstance(sink.place(), Bucket)
+    assert isinstance(sink.storage(), Bucket)

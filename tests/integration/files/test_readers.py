@@ -22,12 +22,12 @@ from tests.integration.files.staged import Stage
 Reader = Callable[[Path, str, bool], int]
 
 
-def duckdb_below(place: Path, form: str, _partitioned: bool) -> int:
-    return duckdb_reads(f"{place}/**/*.{form}", form)
+def duckdb_below(storage: Path, form: str, _partitioned: bool) -> int:
+    return duckdb_reads(f"{storage}/**/*.{form}", form)
 
 
-def duckdb_by_glob(place: Path, form: str, partitioned: bool) -> int:
-    return duckdb_reads(f"{place}/{'day=*/' if partitioned else ''}*.{form}", form)
+def duckdb_by_glob(storage: Path, form: str, partitioned: bool) -> int:
+    return duckdb_reads(f"{storage}/{'day=*/' if partitioned else ''}*.{form}", form)
 
 
 def duckdb_reads(pattern: str, form: str) -> int:
@@ -40,8 +40,8 @@ def duckdb_reads(pattern: str, form: str) -> int:
     return int(found[0])
 
 
-def polars_below(place: Path, form: str, _partitioned: bool) -> int:
-    return polars_reads(f"{place}/**/*.{form}", form)
+def polars_below(storage: Path, form: str, _partitioned: bool) -> int:
+    return polars_reads(f"{storage}/**/*.{form}", form)
 
 
 def polars_reads(what: str, form: str) -> int:
@@ -51,23 +51,23 @@ def polars_reads(what: str, form: str) -> int:
     return int(scan(what).select(pl.len()).collect().item())
 
 
-def polars_folder(place: Path, form: str, partitioned: bool) -> int:
+def polars_folder(storage: Path, form: str, partitioned: bool) -> int:
     """Partitions of JSON are Polars' to refuse: it reads a folder of them by a pattern alone."""
     if form == "json" and partitioned:
-        return polars_below(place, form, partitioned)
-    return polars_reads(str(place), form)
+        return polars_below(storage, form, partitioned)
+    return polars_reads(str(storage), form)
 
 
-def arrow(place: Path, form: str, _partitioned: bool) -> int:
-    return int(ds.dataset(str(place), format=form, partitioning="hive").count_rows())
+def arrow(storage: Path, form: str, _partitioned: bool) -> int:
+    return int(ds.dataset(str(storage), format=form, partitioning="hive").count_rows())
 
 
-def pandas(place: Path, form: str, partitioned: bool) -> int:
+def pandas(storage: Path, form: str, partitioned: bool) -> int:
     import pandas as pd
 
     if form == "json":
-        return arrow(place, form, partitioned)
-    return len(pd.read_parquet(place))
+        return arrow(storage, form, partitioned)
+    return len(pd.read_parquet(storage))
 
 
 READERS: dict[str, Reader] = {
@@ -139,14 +139,14 @@ def test_no_reader_of_the_folder_sees_what_is_not_decided(
     assert participant.commit([done]) == {done.identity: Outcome.COMMITTED}
     prepare(read.sink, 40, task=1)  # whose driver was killed
     promised = prepare(read.sink, 7)
-    place = on_disk(read, request)
+    storage = on_disk(read, request)
     names = BY_LISTING if read.by_batches else list(READERS)
 
     def told() -> dict[str, int]:
-        return {name: READERS[name](place, form, partitioned) for name in names}
+        return {name: READERS[name](storage, form, partitioned) for name in names}
 
     assert told() == dict.fromkeys(names, 100)
-    files = [path for path in place.rglob("*") if path.is_file()]
+    files = [path for path in storage.rglob("*") if path.is_file()]
     seen = [path for path in files if "_spark_metadata" not in path.parts]
     assert len(seen) == (2 if partitioned else 1)
     read.decide(promised, batch=1)
@@ -168,11 +168,11 @@ def test_no_reader_of_the_folder_above_takes_what_is_prepared_for_data(
     read.decide(done)
     participant.commit([done])
     prepare(read.sink, 40, task=1)
-    place = on_disk(read, request).parent
+    storage = on_disk(read, request).parent
     for name in ("duckdb, all below", "polars, all below", "pyarrow, the folder"):
         if name.startswith("pyarrow") and not read.sink.folder.startswith("/"):
             continue  # the server keeps folders of its own there
-        assert READERS[name](place, form, partitioned) == 100, name
+        assert READERS[name](storage, form, partitioned) == 100, name
 
 
 def test_two_sinks_in_one_folder_see_each_their_own_work(folder: Any, tmp_path: Path):

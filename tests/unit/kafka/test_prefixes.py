@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.core.checkpoint import Decision
 from airflow_eos.core.protocol.decision import WorkIdentity
-from airflow_eos.core.protocol.participant import Note, Owner, same_place
+from airflow_eos.core.protocol.participant import Note, Owner, same_location
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -257,7 +257,7 @@ def test_a_later_release_may_say_more_of_a_claim_or_a_note() -> None:
     [("s3a://b/c", "s3://b/c"), ("abfss://x@y/z", "abfs://x@y/z"), ("/a/b", "/a/b")],
 )
 def test_one_place_by_two_schemes(one: str, other: str) -> None:
-    assert same_place(one) == same_place(other)
+    assert same_location(one) == same_location(other)
 
 
 # --- The topic of all prefixes is read whole: a claim that is overlooked lets two pipelines in ----

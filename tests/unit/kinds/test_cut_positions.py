@@ -22,7 +22,7 @@ WORK = PreparedWork("any", "sink", "key", 1, "0" * 32, 0, None, {"table": "t"})
 def table_at(version: int, told: tuple[int, dict[str, int]] | None = None) -> Any:
     """A participant whose table has that version now."""
     lake: Any = object.__new__(LakeParticipant)
-    look = SimpleNamespace(place={"version": version})
+    look = SimpleNamespace(snapshot_address={"version": version})
     lake._table = SimpleNamespace(address={"table": "t"}, look=lambda: look)
     lake._settled_at = told
     return lake

@@ -41,8 +41,8 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.names import beside, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import Bucket, Disk, folder_at
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
+from airflow_eos.kinds.files.storage import Bucket, Disk, folder_at
 from tests.support.pipelines import commit_of, owner_at, require_at
 
 
@@ -141,13 +141,13 @@ def test_a_strangers_file_of_the_same_name_and_size_is_not_taken_for_ours(files,
     (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a" / "parquet")
     other = tmp_path / "other"
     other.write_bytes(b"sows")
-    place = folder_at(tmp_path)
+    storage = folder_at(tmp_path)
     [file] = files_of(work)
-    assert place.publish([(file.prepared, file.visible)]) == [True], "by us before"
+    assert storage.publish([(file.prepared, file.visible)]) == [True], "by us before"
     (tmp_path / "0-0-a.parquet").unlink()
     other.rename(tmp_path / "0-0-a.parquet")
     with pytest.raises(StoreError, match="move it elsewhere"):
-        place.publish([(file.prepared, file.visible)])
+        storage.publish([(file.prepared, file.visible)])
 
 
 def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):
@@ -600,8 +600,8 @@ def test_a_disk_that_is_full_says_so_and_nothing_is_concluded(files, tmp_path, m
 
 
 def test_a_commit_never_makes_the_folder_of_a_disk_that_is_not_there(tmp_path):
-    place = Disk(tmp_path / "mount")
-    assert place.publish([("_eos/a", "day=a/b"), ("_eos/a", "b")]) == [False, False]
+    storage = Disk(tmp_path / "mount")
+    assert storage.publish([("_eos/a", "day=a/b"), ("_eos/a", "b")]) == [False, False]
     assert not (tmp_path / "mount").exists()
 
 

@@ -43,8 +43,8 @@ def test_the_owner_has_named_it_also_where_a_dag_says_that_it_recovers_it(monkey
     monkeypatch.setattr(reading, "paused", lambda _: {})
     beside = DagOrigin(bundle="b", owners=frozenset({"ann"}))
     said = {
-        "pay": DagPipelines(place=beside),
-        "pay_recovery": DagPipelines(recovers=(LAKE,), place=beside),
+        "pay": DagPipelines(origin=beside),
+        "pay_recovery": DagPipelines(recovers=(LAKE,), origin=beside),
     }
     [listed], remarks = reading.pipelines(said, {"pay"})
     assert (listed.recovery_dag_id, remarks) == ("pay_recovery", [])

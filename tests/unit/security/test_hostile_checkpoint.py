@@ -37,7 +37,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix
-from airflow_eos.kinds.files.place import folder_at
+from airflow_eos.kinds.files.storage import folder_at
 from airflow_eos.ops.plan_tables import plan_view
 from airflow_eos.ops.tables import as_text
 from airflow_eos.recovery import Action, Plan, Step, resolve

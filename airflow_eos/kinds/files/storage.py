@@ -53,7 +53,7 @@ _OTHERWISE = "Driver, tasks and recovery must be one user that may write there."
 
 
 class Disk:
-    """See :class:`~airflow_eos.kinds.files.place.DataFolder`.
+    """See :class:`~airflow_eos.kinds.files.storage.DataFolder`.
 
     Args:
         root: the folder of data.
@@ -319,7 +319,7 @@ _IN_NO_XML = re.compile("[\ufffe\uffff]")  # control characters are escaped by S
 
 
 class Bucket:
-    """See :class:`~airflow_eos.kinds.files.place.DataFolder`.
+    """See :class:`~airflow_eos.kinds.files.storage.DataFolder`.
 
     Args:
         url: the URL of a prefix in the bucket.
@@ -647,6 +647,6 @@ def folder_at(folder: str | Path, storage_options: Mapping[str, str] | None = No
     return Bucket(str(folder), storage_options) if local is None else Disk(local)
 
 
-def visible_data(place: DataFolder) -> str | None:
+def visible_data(storage: DataFolder) -> str | None:
     """Return the name of a file or folder that readers see; None where there is none."""
-    return next((name for name in sorted(place.names()) if name[0] not in "._"), None)
+    return next((name for name in sorted(storage.names()) if name[0] not in "._"), None)
