@@ -127,11 +127,11 @@ class KafkaParticipant:
         """Abort each transaction (EndTxn) by its own epoch, which cannot hit a later holder."""
         require_own(works, KIND, self._name)
         identities = [transaction_of(work) for work in works]
-        places = open_places(self._wire, identities)
+        partitions = open_places(self._wire, identities)
         ended = end_transactions(self._wire, identities, commit=False)
         done = {each: result is EndResult.DONE for each, result in ended.items()}
         require_ended_everywhere(
-            self._wire, {each: places[each] for each in places if done[each]}, commit=False
+            self._wire, {each: partitions[each] for each in partitions if done[each]}, commit=False
         )
         return self._named(done)
 
@@ -235,8 +235,8 @@ class KafkaParticipant:
         ids = {at.topic: at.topic_id for at in written}
         new = [name for name, its in ids.items() if name not in found or found[name]["id"] != its]
         if new:
-            places = partitions_of(self._wire, new, refresh=True)
-            looked = positions(self._wire, places, LATEST, committed_only=False)
+            partitions = partitions_of(self._wire, new, refresh=True)
+            looked = positions(self._wire, partitions, LATEST, committed_only=False)
             end.require_in_flight()
             for name in new:
                 ends = {str(at): last for (topic, at), last in looked.items() if topic == name}
@@ -349,9 +349,9 @@ def abort_expired(
     a row of them: aborted, their rows are all replayed; committed, those that are gone would be
     lost in silence.
     """
-    places = {(at.topic, at.partition) for each in transactions for at in each.written}
-    led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in places}}
-    begins = positions(wire, [(t, p) for t, p in places if p in led[t]], EARLIEST)
+    partitions = {(at.topic, at.partition) for each in transactions for at in each.written}
+    led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in partitions}}
+    begins = positions(wire, [(t, p) for t, p in partitions if p in led[t]], EARLIEST)
     expired = [
         each.identity
         for each in transactions

@@ -251,8 +251,8 @@ class KafkaSink:
         from airflow_eos.kafka.client.offsets import LATEST, positions
 
         with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
-            places = [(topic, partition) for partition in wire.cluster.leaders(topic)]
-            ends = positions(wire, places, LATEST, committed_only=False)
+            partitions = [(topic, partition) for partition in wire.cluster.leaders(topic)]
+            ends = positions(wire, partitions, LATEST, committed_only=False)
         if topic == self.topic or any(ends.values()):
             raise ConfigurationError(
                 f"Topic {topic!r} is to keep the rows of a rehearsal, and has, or had, rows: its "

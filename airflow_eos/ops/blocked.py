@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
@@ -23,13 +24,7 @@ from airflow_eos.kafka.client.messages import (
     ListGroupsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.kafka.client.offsets import (
-    LATEST,
-    Place,
-    cluster_clock_ms,
-    partitions_of,
-    positions,
-)
+from airflow_eos.kafka.client.offsets import LATEST, cluster_clock_ms, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, NEVER_MS, owner_of
 from airflow_eos.kafka.transactions.listing import (
@@ -49,7 +44,7 @@ if TYPE_CHECKING:
 UNKNOWN = "not known"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0
 """How long each optional request may take, without which less is known."""
-_Groups = tuple[dict[str, dict[Place, int]], tuple[str, ...], tuple[str, ...]]
+_Groups = tuple[dict[str, dict[TopicPartition, int]], tuple[str, ...], tuple[str, ...]]
 _NO_GROUPS: _Groups = ({}, (), ())
 
 
@@ -161,49 +156,49 @@ def find_blocked(
         KafkaUnavailableError: some leader did not answer; no partial list is returned.
     """
     deadline = Deadline(deadline_s)
-    places = partitions_of(wire, topics)
-    stable = positions(wire, places, LATEST)
-    ends = positions(wire, places, LATEST, committed_only=False)
-    still_open: dict[Place, list[HangingTransaction]] = defaultdict(list)
-    held = {place for place in places if stable[place] < ends[place]}
+    partitions = partitions_of(wire, topics)
+    stable = positions(wire, partitions, LATEST)
+    ends = positions(wire, partitions, LATEST, committed_only=False)
+    still_open: dict[TopicPartition, list[HangingTransaction]] = defaultdict(list)
+    held = {tp for tp in partitions if stable[tp] < ends[tp]}
     for each in sorted(open_in_partitions(wire, held, deadline)):
         still_open[each.topic, each.partition].append(each)
-    unnamed = _unnamed(wire, {place: stable[place] for place in held - still_open.keys()})
+    unnamed = _unnamed(wire, {tp: stable[tp] for tp in held - still_open.keys()})
     if not still_open:  # all transactions have ended meanwhile
         return Blocked((), unnamed=unnamed)
-    first = {place: min(found, key=lambda t: t.start) for place, found in still_open.items()}
+    first = {tp: min(found, key=lambda t: t.start) for tp, found in still_open.items()}
     states, untold = _states(wire, {each.producer_id for each in first.values()}, deadline)
-    doubtful = {place for place, e in first.items() if not _writes(states.get(e.producer_id), e)}
+    doubtful = {tp for tp, e in first.items() if not _writes(states.get(e.producer_id), e)}
     # A transaction may have ended, or written more rows, between the requests.
     still = {_which(each) for each in open_in_partitions(wire, doubtful, deadline)}
-    first = {place: e for place, e in first.items() if place not in doubtful or _which(e) in still}
+    first = {tp: e for tp, e in first.items() if tp not in doubtful or _which(e) in still}
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
     committed, unread, unlisted = _committed(wire, deadline) if groups else _NO_GROUPS
     found = [
         BlockedPartition(
-            topic=place[0],
-            partition=place[1],
+            topic=tp[0],
+            partition=tp[1],
             stable=each.start,
-            end=ends[place],
+            end=ends[tp],
             producer_id=each.producer_id,
             producer_epoch=each.producer_epoch,
-            behind_it=len(still_open[place]) - 1,
-            groups=_behind(committed, place, each.start, ends[place]),
+            behind_it=len(still_open[tp]) - 1,
+            groups=_behind(committed, tp, each.start, ends[tp]),
             **_told(wire, each, states.get(each.producer_id), now_ms, all_told=not untold),
         )
-        for place, each in sorted(first.items())
+        for tp, each in sorted(first.items())
     ]
     older = [each for each in found if each.age_ms >= older_than_ms]
     first_of_all = tuple(sorted(older, key=lambda each: not each.is_untimed))
     return Blocked(first_of_all, unread, (*untold, *unlisted), unnamed)
 
 
-def _which(each: HangingTransaction) -> tuple[Place, int, int, int]:
+def _which(each: HangingTransaction) -> tuple[TopicPartition, int, int, int]:
     """Return the fields of a transaction that do not change while it writes more rows."""
     return (each.topic, each.partition), each.start, each.producer_id, each.producer_epoch
 
 
-def _unnamed(wire: ConnectionPool, stood: Mapping[Place, int]) -> tuple[str, ...]:
+def _unnamed(wire: ConnectionPool, stood: Mapping[TopicPartition, int]) -> tuple[str, ...]:
     """Describe the partitions that are still blocked though their leaders name no transaction."""
     now = positions(wire, stood.keys(), LATEST)
     return tuple(
@@ -272,18 +267,18 @@ def _told(
 
 
 def _behind(
-    committed: Mapping[str, Mapping[Place, int]], place: Place, stable: int, end: int
+    committed: Mapping[str, Mapping[TopicPartition, int]], tp: TopicPartition, stable: int, end: int
 ) -> tuple[GroupBehind, ...]:
     return tuple(
-        GroupBehind(group, offsets[place], end - stable if offsets[place] <= stable else None)
+        GroupBehind(group, offsets[tp], end - stable if offsets[tp] <= stable else None)
         for group, offsets in sorted(committed.items())
-        if place in offsets
+        if tp in offsets
     )
 
 
 def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
     """Return each group's committed offsets, the groups that cannot be read, and what is hidden."""
-    found: dict[str, dict[Place, int]] = {}
+    found: dict[str, dict[TopicPartition, int]] = {}
     unread = []
     try:
         groups = _groups(wire, Deadline(deadline.remaining / 2))
@@ -296,7 +291,7 @@ def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
         except KafkaError:
             unread.append(group)
         else:
-            found[group] = {place: each.offset for place, each in read.items()}
+            found[group] = {tp: each.offset for tp, each in read.items()}
     return found, tuple(unread), _unlisted(wire, deadline)
 
 

@@ -146,8 +146,8 @@ def rows(cut: Cut, output: str, kafka: Mapping[str, Any]) -> Iterator[pa.RecordB
     with closing(ConnectionPool(KafkaSettings.from_librdkafka(kafka))) as wire:
         for topic, its in topic_ids(wire, topics).items():
             _require_same(cut, f"The topic {topic!r}", its, found[topic]["id"])
-        for place, first in positions(wire, list(ends), EARLIEST).items():
-            span = OffsetSpan(*place, first, ends[place])
+        for tp, first in positions(wire, list(ends), EARLIEST).items():
+            span = OffsetSpan(*tp, first, ends[tp])
             for batches in read_span(wire, span):
                 yield from tables(batches, span)
 

@@ -152,9 +152,9 @@ def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:
     counts = np.where(valid, column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
     firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
     items = column.flatten()
-    for place in range(int(counts.max(initial=0))):
-        rows = np.flatnonzero(counts > place)
-        element = items.take(pa.array(firsts[rows] + place))
+    for index in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > index)
+        element = items.take(pa.array(firsts[rows] + index))
         part = hashes[rows]
         for name in ("key", "value"):
             field = pc.struct_field(element, name)

@@ -20,8 +20,8 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from airflow_eos.arrow.source.task import Batches, KafkaInput, Offset, offset_of
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import InputError, TopicError
-from airflow_eos.kafka.client.offsets import Place
 from airflow_eos.kafka.client.reading import OffsetSpan
 
 try:
@@ -42,7 +42,7 @@ CUT, DEALT = "/rows_a_task", "/tasks"
 """Keys of an :data:`Offset` for limits of tasks: ``{"": rows}`` a task, and ``{"": tasks}``."""
 
 
-def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """Return topic and partition → the next row's offset."""
     return {
         (topic, int(partition)): int(next_row)
@@ -54,7 +54,7 @@ def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
 
 def next_end(
     start: Offset,
-    ends: Mapping[Place, int],
+    ends: Mapping[TopicPartition, int],
     *,
     most: int | None,
     rows_a_task: int | None,
@@ -77,14 +77,14 @@ def next_end(
     """
     begun = places_of(start)
     gone = begun.keys() - ends.keys() if leave_out else set()
-    begun = {place: offset for place, offset in begun.items() if place not in gone}
+    begun = {tp: offset for tp, offset in begun.items() if tp not in gone}
     _require_there(begun, ends)
-    waiting = {place: end - begun.get(place, 0) for place, end in ends.items()}
+    waiting = {tp: end - begun.get(tp, 0) for tp, end in ends.items()}
     total = sum(waiting.values())
     if not total and not gone and waiting.keys() == begun.keys():
         return start
     share = 1.0 if most is None or total <= most else most / total
-    reached = {place: begun.get(place, 0) + _part(rows, share) for place, rows in waiting.items()}
+    reached = {tp: begun.get(tp, 0) + _part(rows, share) for tp, rows in waiting.items()}
     end = offset_of(reached)
     if rows_a_task is not None:
         end[CUT] = {"": rows_a_task}
@@ -100,7 +100,7 @@ def _part(rows: int, share: float) -> int:
     return min(rows, max(1, math.floor(rows * share)))
 
 
-def _require_there(begun: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
+def _require_there(begun: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
     for (topic, partition), offset in sorted(begun.items()):
         end = ends.get((topic, partition))
         if end is None:
@@ -162,10 +162,10 @@ def _dealt(spans: Spans, tasks: int) -> list[Spans]:
     """Share ranges out among tasks: the largest first, to the task with the fewest rows by then."""
     hands: list[Spans] = [[] for _ in range(min(tasks, len(spans)))]
     rows = [0] * len(hands)
-    for place in sorted(range(len(spans)), key=lambda at: (-_rows(spans[at]), at)):
+    for index in sorted(range(len(spans)), key=lambda at: (-_rows(spans[at]), at)):
         least = rows.index(min(rows))
-        hands[least].append(spans[place])
-        rows[least] += _rows(spans[place])
+        hands[least].append(spans[index])
+        rows[least] += _rows(spans[index])
     return list(map(sorted, hands))
 
 
@@ -297,7 +297,7 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
         super().__init__(packed)
         self._read = read
         self._wire: ConnectionPool | None = None
-        self._target: dict[Place, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the first batch begins, always the same; asked until that batch commits."""
@@ -317,7 +317,7 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
     def _next_end(
         self,
         start: Offset,
-        ends: Mapping[Place, int],
+        ends: Mapping[TopicPartition, int],
         most: int | None,
         *,
         leave_out: bool = False,

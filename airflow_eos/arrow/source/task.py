@@ -16,9 +16,10 @@ import pyarrow as pa
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.decode import tables
 from airflow_eos.core.checkpoint.spark_log import parse_kafka_start
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.fetch import ahead
-from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, Place, partitions_of, positions
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, clip_to_log_start, read_span
 
 if TYPE_CHECKING:
@@ -154,10 +155,10 @@ Offset = dict[str, dict[str, int]]
 """Topic → partition → next offset, as JSON has it, so partitions are text."""
 
 
-def offset_of(places: Mapping[Place, int]) -> Offset:
+def offset_of(partitions: Mapping[TopicPartition, int]) -> Offset:
     """Return the stream's offset, in an order that never changes: Spark compares text."""
     found: Offset = {}
-    for (topic, partition), offset in sorted(places.items()):
+    for (topic, partition), offset in sorted(partitions.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
 
@@ -190,20 +191,23 @@ class KafkaInput:
     skipped: tuple[OffsetSpan, ...] = ()
     leaves_out: bool = False
 
-    def ends(self, wire: ConnectionPool) -> dict[Place, int]:
+    def ends(self, wire: ConnectionPool) -> dict[TopicPartition, int]:
         """Return how far each partition that there is now may be read."""
-        places = partitions_of(wire, self.topics, refresh=True)
-        return positions(wire, places, LATEST, committed_only=self.committed_only)
+        partitions = partitions_of(wire, self.topics, refresh=True)
+        return positions(wire, partitions, LATEST, committed_only=self.committed_only)
 
     def not_before(
-        self, wire: ConnectionPool, ends: Mapping[Place, int], begun: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self,
+        wire: ConnectionPool,
+        ends: Mapping[TopicPartition, int],
+        begun: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
         """Return ``ends``, but none before ``begun`` where the rows up to there exist.
 
         A reader of rows of open transactions (Spark's own source is one, unless told otherwise) is
         past the last stable offset. New rows for a reader of committed rows begin where it stopped.
         """
-        behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
+        behind = [tp for tp, end in ends.items() if end < begun.get(tp, 0)]
         if not behind or not self.committed_only:
             return dict(ends)
         there = positions(wire, behind, LATEST, committed_only=False)
@@ -226,29 +230,32 @@ class KafkaInput:
         )
 
     def _first(self, wire: ConnectionPool) -> Offset:
-        places = partitions_of(wire, self.topics)
+        partitions = partitions_of(wire, self.topics)
         if isinstance(self.starting, Mapping):
-            return offset_of(self._given(wire, places, self.starting))
+            return offset_of(self._given(wire, partitions, self.starting))
         if isinstance(self.starting, str):
             when = EARLIEST if self.starting == "earliest" else LATEST
-            found = positions(wire, places, when, committed_only=self.committed_only)
+            found = positions(wire, partitions, when, committed_only=self.committed_only)
         else:
-            found = positions(wire, places, self.starting, committed_only=self.committed_only)
-            later = [place for place, offset in found.items() if offset < 0]
+            found = positions(wire, partitions, self.starting, committed_only=self.committed_only)
+            later = [tp for tp, offset in found.items() if offset < 0]
             found |= positions(wire, later, LATEST, committed_only=self.committed_only)
         return offset_of(found)
 
     def _given(
-        self, wire: ConnectionPool, places: list[Place], given: Mapping[str, Mapping[str, int]]
-    ) -> dict[Place, int]:
+        self,
+        wire: ConnectionPool,
+        partitions: list[TopicPartition],
+        given: Mapping[str, Mapping[str, int]],
+    ) -> dict[TopicPartition, int]:
         told = {(t, int(p)): int(offset) for t, all_ in given.items() for p, offset in all_.items()}
-        if told.keys() != set(places):
+        if told.keys() != set(partitions):
             raise ConfigurationError(
                 f"starting names the partitions {sorted(told)}; expected each that there is, and "
-                f"no others: {places}."
+                f"no others: {partitions}."
             )
         for when in (EARLIEST, LATEST):
-            asked = [place for place, offset in told.items() if offset == when]
+            asked = [tp for tp, offset in told.items() if offset == when]
             told |= positions(wire, asked, when, committed_only=self.committed_only)
         return told
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -73,7 +73,7 @@ class TopicsRead:
 
     ids: Callable[[], Mapping[str, str]]
     policies: Callable[[], Mapping[str, str]] = dict
-    begins: Callable[[], Mapping[Place, int]] = dict
+    begins: Callable[[], Mapping[TopicPartition, int]] = dict
     skips_lost: bool = False
     as_planned: bool = False
 
@@ -90,7 +90,7 @@ class LostInput:
             row of the other partitions either.
     """
 
-    past_retention: Mapping[Place, int] = field(default_factory=dict)
+    past_retention: Mapping[TopicPartition, int] = field(default_factory=dict)
     compacted: tuple[str, ...] = ()
     skipped: bool = True
     absent: bool = False
@@ -118,7 +118,7 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
         topics: those of the batch's sources.
         sources: the ranges, as :func:`~airflow_eos.core.checkpoint.progress.read_state` tells them.
     """
-    gone: dict[Place, int] = {}
+    gone: dict[TopicPartition, int] = {}
     compacted, skipped = set(), True
     spans = [span for source in sources for span in _spans(source)]
     apart = [_spans(each) for each in sources if each.kind == "kafka"]
@@ -158,14 +158,14 @@ def _spans(source: SourceProgress) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def _read_now(begun: Sequence[Mapping[Place, int]]) -> frozenset[Place] | None:
+def _read_now(begun: Sequence[Mapping[TopicPartition, int]]) -> frozenset[TopicPartition] | None:
     """Return all partitions that the sources read; None where one source did not tell."""
     return frozenset(chain(*begun)) if begun and all(begun) else None
 
 
 def _apart(
-    begun: Sequence[Mapping[Place, int]], sources: Sequence[SourceProgress]
-) -> list[tuple[Sequence[SourceProgress], frozenset[Place]]]:
+    begun: Sequence[Mapping[TopicPartition, int]], sources: Sequence[SourceProgress]
+) -> list[tuple[Sequence[SourceProgress], frozenset[TopicPartition]]]:
     """Return the sources with the partitions that they read now; [] where a source did not tell.
 
     Each by itself where two read topics of one name, which may be of two clusters; else together.
@@ -197,7 +197,7 @@ class InputChange:
 
     location: str
     batch: int | None = None
-    gone: Mapping[Place, int] = field(default_factory=dict)
+    gone: Mapping[TopicPartition, int] = field(default_factory=dict)
     promised: bool = False
     unreadable: bool = False
     unfit: bool = False
@@ -252,7 +252,7 @@ def input_change(
     apart = _apart([each.begins() for each in topics], state.sources) if state.sources else []
     if not apart:
         return InputChange(store.location)
-    gone: dict[Place, int] = {}
+    gone: dict[TopicPartition, int] = {}
     unreadable = differs = False
     for sources, there in apart:
         planned = {
@@ -261,7 +261,7 @@ def input_change(
         }
         begun = [each.start or {} for each in sources] if batch is not None else []
         before = {(topic, each) for start in begun for topic, ps in start.items() for each in ps}
-        gone |= {place: planned.get(place, 0) for place in (before | planned.keys()) - there}
+        gone |= {tp: planned.get(tp, 0) for tp in (before | planned.keys()) - there}
         unreadable = unreadable or not planned.keys() <= there
         differs = differs or planned.keys() != there
     as_planned = available_now and any(each.as_planned for each in topics)
@@ -279,10 +279,10 @@ def input_change(
     )
 
 
-def _named(places: Iterable[Place]) -> str:
+def _named(partitions: Iterable[TopicPartition]) -> str:
     """Name partitions, for people: ``Topic 'orders' (partitions 0, 2)``."""
     topics: dict[str, list[str]] = {}
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(str(partition))
     return " and ".join(f"Topic {t!r} (partitions {', '.join(p)})" for t, p in topics.items())
 

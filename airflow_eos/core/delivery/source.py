@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.checkpoint.topics import Place
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.delivery.outputs import Outputs
     from airflow_eos.core.delivery.port import Sink
     from airflow_eos.core.delivery.task import SinkTask
@@ -400,7 +400,7 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
     return {name: str(policy.value()) for name, policy in found.items() if policy is not None}
 
 
-def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
+def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[TopicPartition, int]:
     """Return topic and partition → the first offset in its log."""
     from py4j.protocol import Py4JJavaError
 
@@ -424,7 +424,7 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
             f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
             f"{error.java_exception}. Nothing was read or written."
         ) from error
-    return {place: told.get(partition).offset() for place, partition in asked.items()}
+    return {tp: told.get(partition).offset() for tp, partition in asked.items()}
 
 
 def _described(jvm: Any, client: Any, names: Sequence[str]) -> dict[str, Any]:

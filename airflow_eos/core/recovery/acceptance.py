@@ -203,10 +203,10 @@ def skippable(
         for partition, end in partitions.items()
     }
     if (wanted.topic, wanted.partition) not in read:
-        places = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(read))
+        shown = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(read))
         raise ConfigurationError(
             f"{location} does not read partition {wanted.partition} of topic {wanted.topic!r}: "
-            f"batch {batch} reads {places or 'no topic'}. Nothing is given up.",
+            f"batch {batch} reads {shown or 'no topic'}. Nothing is given up.",
             Remedy(change="name the range as the error of the task does"),
         )
     if any(wanted.topic in (each.end or {}) and each.start is None for each in state.sources):

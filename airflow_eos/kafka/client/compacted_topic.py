@@ -183,10 +183,10 @@ def acknowledged_end(consumer: Any, topic: str) -> int:
     """
     from confluent_kafka import TopicPartition
 
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
 
     def ask() -> int:
-        _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
+        _, end = consumer.get_watermark_offsets(tp, timeout=_ANSWER_S)
         return int(end)
 
     return _patiently(ask, topic)

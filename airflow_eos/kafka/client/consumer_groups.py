@@ -24,10 +24,8 @@ from airflow_eos.kafka.client.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.kafka.client.connection import ConnectionPool
-
-Place = tuple[str, int]
-"""(topic, partition)"""
 
 
 _NOBODY_YET = frozenset({faults.GROUP_ID_NOT_FOUND})
@@ -62,7 +60,7 @@ class GroupCoordinator:
         self._wire = wire
         self._node: int | None = None
 
-    def read(self, *, deadline_s: float = 60.0) -> Mapping[Place, CommittedOffset]:
+    def read(self, *, deadline_s: float = 60.0) -> Mapping[TopicPartition, CommittedOffset]:
         """Return all committed offsets, without those of an open transaction.
 
         Raises:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_eos.core.checkpoint.topics import no_such_topic, tell_of_no_ids
+from airflow_eos.core.checkpoint.topics import TopicPartition, no_such_topic, tell_of_no_ids
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of, topic_refused
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.connection import ConnectionPool
 
-Place = tuple[str, int]
-"""A topic and the number of one of its partitions."""
-
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1
 _POLICY = "cleanup.policy"
@@ -30,7 +27,7 @@ _WITHIN_S = 30.0
 
 def partitions_of(
     wire: ConnectionPool, topics: Collection[str], *, refresh: bool = False
-) -> list[Place]:
+) -> list[TopicPartition]:
     """Return all partitions of the topics, by cached metadata or, with ``refresh``, as of now.
 
     Raises:
@@ -82,13 +79,17 @@ def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str,
 
 
 def positions(
-    wire: ConnectionPool, places: Collection[Place], when: int, *, committed_only: bool = True
-) -> dict[Place, int]:
+    wire: ConnectionPool,
+    partitions: Collection[TopicPartition],
+    when: int,
+    *,
+    committed_only: bool = True,
+) -> dict[TopicPartition, int]:
     """Return, for each partition, the offset of its beginning, its end or a time.
 
     Args:
         wire: connections to the cluster.
-        places: the partitions.
+        partitions: the partitions.
         when: ``EARLIEST``, ``LATEST``, or a time in ms since the epoch: the offset of the first
             row of that time or later, -1 where there is none.
         committed_only: ``LATEST`` is the last stable offset, not the high watermark.
@@ -97,61 +98,61 @@ def positions(
         TopicError: a topic does not exist, or may not be described.
         KafkaUnavailableError: a leader did not answer in time.
     """
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     deadline = Deadline(_WITHIN_S)
     refresh = False
-    while left := [place for place in places if place not in found]:
-        asked: dict[int, list[Place]] = defaultdict(list)
+    while left := [tp for tp in partitions if tp not in found]:
+        asked: dict[int, list[TopicPartition]] = defaultdict(list)
         leaders = {
             topic: wire.cluster.leaders(topic, refresh=refresh)
-            for topic in {topic for topic, _ in places}
+            for topic in {topic for topic, _ in partitions}
         }
-        for place in left:
-            asked[leaders[place[0]].get(place[1], -1)].append(place)
+        for tp in left:
+            asked[leaders[tp[0]].get(tp[1], -1)].append(tp)
         found |= _ask(wire, asked, when, committed_only)
         refresh = True
         if not found.keys() >= set(left) and not deadline.pause():
-            topic, partition = next(place for place in left if place not in found)
+            topic, partition = next(tp for tp in left if tp not in found)
             raise KafkaUnavailableError(
                 f"Partition {partition} of topic {topic!r} does not say where it begins and ends "
                 f"for {deadline}. Check that its leader runs, then start again."
             )
-    return {place: found[place] for place in places}
+    return {tp: found[tp] for tp in partitions}
 
 
-def by_topic(places: Collection[Place]) -> dict[str, list[int]]:
+def by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
     """Group partitions by topic, as requests have them."""
     found: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
+    for topic, partition in partitions:
         found[topic].append(partition)
     return found
 
 
 def _ask(
     wire: ConnectionPool,
-    by_leader: dict[int, list[Place]],
+    by_leader: dict[int, list[TopicPartition]],
     when: int,
     committed_only: bool,  # noqa: FBT001
-) -> dict[Place, int]:
+) -> dict[TopicPartition, int]:
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     sent = [
-        wire.submit(_request(places, when, isolation=isolation), node_id=leader)
-        for leader, places in by_leader.items()
+        wire.submit(_request(partitions, when, isolation=isolation), node_id=leader)
+        for leader, partitions in by_leader.items()
         if leader >= 0
     ]
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for future in sent:
         with suppress(KafkaUnavailableError):
             found |= {
-                place: offset
-                for place, offset in _offsets(future.result())
+                tp: offset
+                for tp, offset in _offsets(future.result())
                 if when >= 0 or offset >= 0  # an end of -1 is no answer: ask again
             }
     return found
 
 
 def _request(
-    places: Collection[Place],
+    tps: Collection[TopicPartition],
     when: int,
     *,
     isolation: int = READ_UNCOMMITTED,
@@ -173,14 +174,14 @@ def _request(
                     for partition in partitions
                 ],
             )
-            for topic, partitions in by_topic(places).items()
+            for topic, partitions in by_topic(tps).items()
         ],
         min_version=min_version,
         max_version=max_version,
     )
 
 
-def _offsets(answer: Any) -> Iterator[tuple[Place, int]]:
+def _offsets(answer: Any) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offsets in a leader's response, without partitions that it leads no more."""
     for topic in answer.topics:
         for each in topic.partitions:
@@ -218,12 +219,12 @@ def log_ends(wire: ConnectionPool, topic: str, partition: int, *, leader: int) -
         TopicError: the topic may not be described.
         KafkaError: an unexpected error code.
     """
-    place = (topic, partition)
+    tp = (topic, partition)
     following = _of_leader(
-        wire, leader, place, _request([place], LATEST, replica=_DEBUGGING, min_version=1)
+        wire, leader, tp, _request([tp], LATEST, replica=_DEBUGGING, min_version=1)
     )
     # Asked second: a follower answers the request above, too, and refuses this one.
-    first = _of_leader(wire, leader, place, _request([place], EARLIEST, min_version=1))
+    first = _of_leader(wire, leader, tp, _request([tp], EARLIEST, min_version=1))
     return None if first is None or following is None else LogEnds(first, following)
 
 
@@ -246,20 +247,20 @@ def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, l
     """
     if not tells_local(wire):
         return True
-    place = (topic, partition)
-    request = _request([place], _EARLIEST_LOCAL, min_version=_TELLS_LOCAL, max_version=9)
-    first = _of_leader(wire, leader, place, request)
+    tp = (topic, partition)
+    request = _request([tp], _EARLIEST_LOCAL, min_version=_TELLS_LOCAL, max_version=9)
+    first = _of_leader(wire, leader, tp, request)
     return first is not None and 0 <= first <= offset
 
 
 def _of_leader(
-    wire: ConnectionPool, leader: int, place: Place, request: ListOffsetsRequest
+    wire: ConnectionPool, leader: int, tp: TopicPartition, request: ListOffsetsRequest
 ) -> int | None:
     try:
         answer = wire.submit(request, node_id=leader).result()
     except KafkaUnavailableError:
         return None
-    offset = dict(_offsets(answer)).get(place, -1)
+    offset = dict(_offsets(answer)).get(tp, -1)
     return offset if offset >= 0 else None
 
 

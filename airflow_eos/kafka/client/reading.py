@@ -60,9 +60,9 @@ class OffsetSpan:
 
     def stepping_over(self, first: int, last: int) -> Remedy:
         """Return the remedy that skips the unreadable offsets ``first`` to ``last`` (included)."""
-        place = f"{self.topic}:{self.partition}:{first}-{last}"
+        span = f"{self.topic}:{self.partition}:{first}-{last}"
         return Remedy(
-            commands=(f"airflow-eos accept CHECKPOINT --skip-input {place} --yes",),
+            commands=(f"airflow-eos accept CHECKPOINT --skip-input {span} --yes",),
             start=True,
             costs=f"the records at offsets {first} to {last}, {last - first + 1} at most, for good",
         )
@@ -137,8 +137,8 @@ def clip_to_log_start(wire: ConnectionPool, span: OffsetSpan) -> OffsetSpan:
 
 
 def _gone_of(wire: ConnectionPool, span: OffsetSpan, position: int) -> int:
-    place = (span.topic, span.partition)
-    return min(positions(wire, [place], EARLIEST)[place], span.until) - position
+    tp = (span.topic, span.partition)
+    return min(positions(wire, [tp], EARLIEST)[tp], span.until) - position
 
 
 def _gone(wire: ConnectionPool, span: OffsetSpan, position: int) -> InputError:

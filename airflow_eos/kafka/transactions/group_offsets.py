@@ -34,7 +34,8 @@ from airflow_eos.kafka.transactions.coordinator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+    from airflow_eos.core.checkpoint.topics import TopicPartition
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,9 @@ class GroupOffsets(GroupCoordinator):
 
     def replace(
         self,
-        wanted: Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]],
+        wanted: Callable[
+            [Mapping[TopicPartition, CommittedOffset]], Mapping[TopicPartition, CommittedOffset]
+        ],
         *,
         deadline_s: float = 60.0,
     ) -> None:
@@ -107,7 +110,9 @@ class GroupOffsets(GroupCoordinator):
 
     def _shows(
         self,
-        wanted: Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]],
+        wanted: Callable[
+            [Mapping[TopicPartition, CommittedOffset]], Mapping[TopicPartition, CommittedOffset]
+        ],
         deadline: Deadline,
     ) -> bool:
         """Whether ``wanted`` returns none within a moment after the transaction was committed."""
@@ -120,7 +125,7 @@ class GroupOffsets(GroupCoordinator):
     def _prepared(
         self,
         identity: TransactionIdentity,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         deadline: Deadline,
     ) -> int | None:
         """Add the offsets to the transaction; return how many, or None if the id was taken."""
@@ -155,7 +160,7 @@ class GroupOffsets(GroupCoordinator):
     def _request(
         self,
         identity: TransactionIdentity,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         *,
         version: int,
     ) -> Any:

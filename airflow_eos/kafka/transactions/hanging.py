@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import structs
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     DeliveryError,
@@ -45,13 +46,7 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
-from airflow_eos.kafka.client.offsets import (
-    LATEST,
-    Place,
-    cluster_clock_ms,
-    partitions_of,
-    positions,
-)
+from airflow_eos.kafka.client.offsets import LATEST, cluster_clock_ms, partitions_of, positions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     HangingTransaction,
@@ -218,7 +213,7 @@ def _write_marker(
 
 log = structlog.get_logger(__name__)
 
-Places = Mapping[TransactionIdentity, Collection[Place]]
+OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 """The partitions that each transaction has written to."""
 
 
@@ -241,15 +236,15 @@ def require_committed_everywhere(
     """
     begins = _begins(committed)
     stable = _last_stable(wire, begins)
-    behind: dict[TransactionIdentity, set[Place]] = defaultdict(set)
+    behind: dict[TransactionIdentity, set[TopicPartition]] = defaultdict(set)
     short: list[PreparedTransaction] = []
     for each in committed:
         for at in each.written:
-            place = (at.topic, at.partition)
-            if stable.get(place, at.last + 1) <= at.last:
-                behind[each.identity].add(place)
+            tp = (at.topic, at.partition)
+            if stable.get(tp, at.last + 1) <= at.last:
+                behind[each.identity].add(tp)
                 # Before our first row: another's transaction holds it, or the log ends there.
-                if stable[place] < max(begins[place], 1):
+                if stable[tp] < max(begins[tp], 1):
                     short.append(structs.replace(each, written=(at,)))
     if behind:
         require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
@@ -259,13 +254,13 @@ def require_committed_everywhere(
 
 
 def require_ended_everywhere(
-    wire: ConnectionPool, places: Places, *, commit: bool, deadline_s: float = 60.0
+    wire: ConnectionPool, partitions: OpenPartitions, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
     """Check that transactions have ended in every partition, and write the missing markers.
 
     Args:
         wire: the connections.
-        places: the partitions of transactions for which EndTxn has answered with success.
+        partitions: the partitions of transactions for which EndTxn has answered with success.
         commit: whether they end with a commit; else with an abort.
         deadline_s: how long coordinators may take to write markers, and leaders be away.
 
@@ -273,10 +268,10 @@ def require_ended_everywhere(
         KafkaError, KafkaUnavailableError: as :func:`require_committed_everywhere`.
     """
     deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
-    while unmarked := _unmarked(wire, places, deadline):
+    while unmarked := _unmarked(wire, partitions, deadline):
         ours = set(unmarked.values())
         if not (left := not_ended_yet(wire, ours, deadline_s=deadline.remaining)):
-            for each, identity in _unmarked(wire, places, deadline).items():
+            for each, identity in _unmarked(wire, partitions, deadline).items():
                 if each in unmarked:
                     _write(wire, each, identity, commit=commit, deadline=deadline)
             return
@@ -300,12 +295,12 @@ def require_nothing_older(
         TopicError: a topic does not exist any more, or may not be read.
         KafkaUnavailableError: some broker did not answer.
     """
-    began: dict[Place, dict[int, int]] = defaultdict(dict)
+    began: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for each in prepared:
         for at in each.written:
             began[at.topic, at.partition][each.producer_id] = at.first
     stable = positions(wire, set(began), LATEST)
-    behind = {place for place, firsts in began.items() if stable[place] < min(firsts.values())}
+    behind = {tp for tp, firsts in began.items() if stable[tp] < min(firsts.values())}
     for found in sorted(open_in_partitions(wire, behind, Deadline(deadline_s))):
         first = began[found.topic, found.partition].get(found.producer_id)
         if first is not None and found.start < first:
@@ -318,36 +313,38 @@ def require_nothing_older(
             )
 
 
-def _begins(transactions: Sequence[PreparedTransaction]) -> dict[Place, int]:
+def _begins(transactions: Sequence[PreparedTransaction]) -> dict[TopicPartition, int]:
     """Return, for each partition, the offset of the transactions' first row."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for at in (at for each in transactions for at in each.written):
-        place = (at.topic, at.partition)
-        found[place] = min(at.first, found.get(place, at.first))
+        tp = (at.topic, at.partition)
+        found[tp] = min(at.first, found.get(tp, at.first))
     return found
 
 
-def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place, int]:
+def _last_stable(
+    wire: ConnectionPool, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return the last stable offset of each partition, without topics that are gone."""
-    found: dict[Place, int] = {}
-    for topic in {topic for topic, _ in places}:
+    found: dict[TopicPartition, int] = {}
+    for topic in {topic for topic, _ in partitions}:
         with suppress(TopicError):
-            found |= positions(wire, {each for each in places if each[0] == topic}, LATEST)
+            found |= positions(wire, {each for each in partitions if each[0] == topic}, LATEST)
     return found
 
 
 def _unmarked(
-    wire: ConnectionPool, places: Places, deadline: Deadline
+    wire: ConnectionPool, partitions: OpenPartitions, deadline: Deadline
 ) -> dict[HangingTransaction, TransactionIdentity]:
     """Return the transactions still open in partitions, without later ones of their producers."""
-    whose = {(each.producer_id, each.producer_epoch): each for each in places}
-    wanted = {place for each in places.values() for place in each}
+    whose = {(each.producer_id, each.producer_epoch): each for each in partitions}
+    wanted = {tp for each in partitions.values() for tp in each}
     still_open = open_in_partitions(wire, wanted, deadline)
     found = {each: whose.get((each.producer_id, each.producer_epoch)) for each in still_open}
     return {
         each: identity
         for each, identity in found.items()
-        if identity is not None and (each.topic, each.partition) in places[identity]
+        if identity is not None and (each.topic, each.partition) in partitions[identity]
     }
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
@@ -16,7 +17,7 @@ from airflow_eos.kafka.client.messages import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.kafka.client.offsets import LATEST, Place, by_topic, positions
+from airflow_eos.kafka.client.offsets import LATEST, by_topic, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     AIRFLOW_EOS,
@@ -435,7 +436,7 @@ class HangingTransaction:
 
 
 def open_in_partitions(
-    wire: ConnectionPool, partitions: Collection[Place], deadline: Deadline
+    wire: ConnectionPool, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> set[HangingTransaction]:
     """Return the transactions open on the partitions' leaders, known to a coordinator or not.
 
@@ -443,14 +444,12 @@ def open_in_partitions(
         KafkaUnavailableError: a leader did not answer in time.
     """
     if partitions and not wire.cluster.capabilities().speak(DescribeProducersRequest):
-        return {
-            each for place in sorted(partitions) for each in _open_by_log(wire, place, deadline)
-        }
+        return {each for tp in sorted(partitions) for each in _open_by_log(wire, tp, deadline)}
     found: set[HangingTransaction] = set()
     left = sorted(partitions)
     refresh = False
     while left:
-        again: list[Place] = []
+        again: list[TopicPartition] = []
         for asked, answer in _describe(wire, left, refresh=refresh):
             if answer is None:
                 again.append(asked)
@@ -467,7 +466,7 @@ def open_in_partitions(
 
 
 def _open_by_log(
-    wire: ConnectionPool, place: Place, deadline: Deadline
+    wire: ConnectionPool, tp: TopicPartition, deadline: Deadline
 ) -> list[HangingTransaction]:
     """Return a partition's open transactions by its log, for brokers without DescribeProducers.
 
@@ -475,9 +474,9 @@ def _open_by_log(
     and no marker behind them, is open.
     """
     span = OffsetSpan(
-        *place,
-        first=positions(wire, [place], LATEST)[place],
-        until=positions(wire, [place], LATEST, committed_only=False)[place],
+        *tp,
+        first=positions(wire, [tp], LATEST)[tp],
+        until=positions(wire, [tp], LATEST, committed_only=False)[tp],
     )
     found: dict[int, HangingTransaction] = {}
     for batches in read_span(
@@ -489,7 +488,7 @@ def _open_by_log(
             elif batch.is_transactional:
                 known = found.get(batch.producer_id)
                 found[batch.producer_id] = HangingTransaction(
-                    *place,
+                    *tp,
                     start=batch.base_offset if known is None else known.start,
                     producer_id=batch.producer_id,
                     producer_epoch=batch.producer_epoch,
@@ -507,11 +506,11 @@ def _open_by_log(
 
 
 def _describe(
-    wire: ConnectionPool, partitions: list[Place], *, refresh: bool
-) -> Iterator[tuple[Place, Any]]:
+    wire: ConnectionPool, partitions: list[TopicPartition], *, refresh: bool
+) -> Iterator[tuple[TopicPartition, Any]]:
     """Yield each partition with its leader's answer, or None: ask again. One request per leader."""
     leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
-    shares: defaultdict[int | None, list[Place]] = defaultdict(list)
+    shares: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
     for topic, partition in partitions:
         shares[leaders[topic].get(partition)].append((topic, partition))
     sent = {
@@ -533,14 +532,14 @@ def _describe(
             yield (topic, partition), answer if said else None
 
 
-def _producers_of(places: list[Place]) -> DescribeProducersRequest:
+def _producers_of(partitions: list[TopicPartition]) -> DescribeProducersRequest:
     asked = DescribeProducersRequest.TopicRequest
     return DescribeProducersRequest(
-        topics=[asked(name=t, partition_indexes=found) for t, found in by_topic(places).items()]
+        topics=[asked(name=t, partition_indexes=found) for t, found in by_topic(partitions).items()]
     )
 
 
-def _open_of(where: Place, answer: Any) -> set[HangingTransaction]:
+def _open_of(where: TopicPartition, answer: Any) -> set[HangingTransaction]:
     topic, partition = where
     return {
         HangingTransaction(

@@ -30,9 +30,10 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.errors import Deadline
-from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, Place, positions
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
@@ -101,8 +102,8 @@ def later_than(
             return f"its coordinator has committed {found}"
         heard |= sight is Sight.AGREES
     producers = {s.producer_id for s in states} | {t.producer_id for t in promised}
-    for place, end in behind(promised).items():
-        sight, what = _in_the_log(wire, place, end, producers, promised, deadline)
+    for tp, end in behind(promised).items():
+        sight, what = _in_the_log(wire, tp, end, producers, promised, deadline)
         if sight is Sight.LATER:
             return what
         heard |= sight is Sight.AGREES
@@ -129,18 +130,18 @@ def sight_of(state: Any, named: TransactionIdentity | None, raised: Collection[i
     return Sight.SILENT if named.producer_epoch >= _LAST_EPOCH else Sight.LATER
 
 
-def behind(promised: Sequence[PreparedTransaction]) -> Mapping[Place, int]:
+def behind(promised: Sequence[PreparedTransaction]) -> Mapping[TopicPartition, int]:
     """Return, for each partition, the offset behind the last promised row."""
-    ends: dict[Place, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for at in (at for each in promised for at in each.written):
-        place = at.topic, at.partition
-        ends[place] = max(ends.get(place, 0), at.last + 1)
+        tp = at.topic, at.partition
+        ends[tp] = max(ends.get(tp, 0), at.last + 1)
     return ends
 
 
 def _in_the_log(
     wire: ConnectionPool,
-    place: Place,
+    tp: TopicPartition,
     end: int,
     producers: Collection[int],
     promised: Sequence[PreparedTransaction],
@@ -148,19 +149,19 @@ def _in_the_log(
 ) -> tuple[Sight, str]:
     known = {(each.producer_id, each.producer_epoch) for each in promised}
     try:
-        first = positions(wire, [place], EARLIEST)[place]
-        until = positions(wire, [place], LATEST)[place]
+        first = positions(wire, [tp], EARLIEST)[tp]
+        until = positions(wire, [tp], LATEST)[tp]
     except TopicError:
-        if wire.cluster.find_leaders(place[0], refresh=True) is None:
+        if wire.cluster.find_leaders(tp[0], refresh=True) is None:
             return Sight.SILENT, ""
         raise
-    span = OffsetSpan(*place, first=max(first, end), until=until)
+    span = OffsetSpan(*tp, first=max(first, end), until=until)
     for batches in read_span(wire, span, stalled_s=deadline.remaining):
         for each in batches:
             whose = each.producer_id, each.producer_epoch
             if each.producer_id in producers and whose not in known:
                 return Sight.LATER, (
-                    f"{place[0]}-{place[1]} has rows of producer {whose[0]}, epoch {whose[1]}, "
+                    f"{tp[0]}-{tp[1]} has rows of producer {whose[0]}, epoch {whose[1]}, "
                     f"from offset {each.base_offset} on, behind the last promised one"
                 )
         if deadline.expired:

@@ -34,10 +34,10 @@ from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.protocol.decision import Decision, OpenWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Owner, Ownership
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
-    from airflow_eos.kafka.client.consumer_groups import Place
 
 KIND = "consumer_group"
 BEGAN = -1
@@ -62,7 +62,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
     drained: str | None = None
     attempt: int = 0
 
-    def beside(self, offsets: Offsets) -> dict[Place, CommittedOffset]:
+    def beside(self, offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets, each with this mark as its metadata."""
         text = msgspec.json.encode(_MetadataText(self)).decode()
         return {
@@ -216,8 +216,8 @@ class ConsumerGroupParticipant:
         self._wire.close()
 
     def _missing(
-        self, wanted: BatchOffsets, committed: Mapping[Place, CommittedOffset]
-    ) -> Mapping[Place, CommittedOffset]:
+        self, wanted: BatchOffsets, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets to set: all of ``wanted``; none where the group is there or further.
 
         Raises:
@@ -232,7 +232,7 @@ class ConsumerGroupParticipant:
         if any(metadata.batch > wanted.batch for metadata in all_metadata):
             return {}
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
-        there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
+        there = {tp for tp in goal if tp in committed and _is_of(committed[tp], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
         # Refreshed: a deleted topic's offsets are gone, and a cached leader would make us wait.
         leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)

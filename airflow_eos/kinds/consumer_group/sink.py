@@ -33,8 +33,9 @@ from airflow_eos.kinds.consumer_group.participant import (
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.topics import TopicPartition
     from airflow_eos.core.protocol.decision import PreparedWork
-    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset
     from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant
 
 _OURS = "airflow-eos"
@@ -88,9 +89,9 @@ class ConsumerGroup:
 
         with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
             committed = GroupCoordinator(wire, self.group_id).read()
-            places = [(topic, each) for topic in topics for each in wire.cluster.leaders(topic)]
+            partitions = [(topic, each) for topic in topics for each in wire.cluster.leaders(topic)]
         found: dict[str, dict[str, int]] = {}
-        for topic, partition in sorted(places):
+        for topic, partition in sorted(partitions):
             known = committed.get((topic, partition))
             offset = _EARLIEST if known is None else known.offset
             found.setdefault(topic, {})[str(partition)] = offset
@@ -154,7 +155,7 @@ class GroupState:
     metadata: frozenset[OffsetMetadata | None]
 
     @classmethod
-    def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
+    def of(cls, group: str, committed: Mapping[TopicPartition, CommittedOffset]) -> GroupState:
         """Make the state from the group's committed offsets."""
         offsets: Offsets = {}
         for (topic, partition), each in committed.items():
@@ -297,8 +298,8 @@ class GroupProgress:
         metadata = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
         def with_drain(
-            committed: Mapping[Place, CommittedOffset],
-        ) -> Mapping[Place, CommittedOffset]:
+            committed: Mapping[TopicPartition, CommittedOffset],
+        ) -> Mapping[TopicPartition, CommittedOffset]:
             # Asked while the transactional id is ours: a newer driver takes its term, then the id.
             standing = GroupState.of(self.participant.group, committed)
             if (
@@ -311,8 +312,8 @@ class GroupProgress:
         self.participant.offsets.replace(with_drain)
 
     def _going_on(
-        self, committed: Mapping[Place, CommittedOffset]
-    ) -> Mapping[Place, CommittedOffset]:
+        self, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets without a drain's mark, which is void once the pipeline goes on."""
         standing = GroupState.of(self.participant.group, committed)
         metadata = next(iter(standing.metadata)) if len(standing.metadata) == 1 else None
@@ -359,15 +360,17 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
     return found
 
 
-def refresh_once() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
+def refresh_once() -> Callable[
+    [Mapping[TopicPartition, CommittedOffset]], Mapping[TopicPartition, CommittedOffset]
+]:
     """Return a change that commits the standing offsets once; nothing when retried after a race."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}
 
 
 def _taken(
-    committed: Mapping[Place, CommittedOffset], expected: GroupState, ours: OffsetMetadata
-) -> Mapping[Place, CommittedOffset]:
+    committed: Mapping[TopicPartition, CommittedOffset], expected: GroupState, ours: OffsetMetadata
+) -> Mapping[TopicPartition, CommittedOffset]:
     """Return the expected offsets under our mark; nothing where the group has changed since."""
     if GroupState.of(expected.group, committed) != expected:
         return {}

@@ -503,7 +503,7 @@ def audit(
         **{kind: found[kind].count for kind in _KINDS},
         visible_undecided=None if undecided is None else undecided.count,
         open_rows=sum(still_open.values()),
-        open_partitions=tuple(place for place, rows in still_open.items() if rows > 0),
+        open_partitions=tuple(tp for tp, rows in still_open.items() if rows > 0),
         unidentified=sum(each.unidentified for each in given),
         matched=compared.matched,
         given_up=0 if "lost" in meaningless else compared.given_up,
@@ -633,17 +633,17 @@ def _offenders(
     """Read the first offending rows again, to show their keys and ids."""
     shown = []
     for kind, violations in found.items():
-        for place in violations.first:
-            message = peek(settings, place.topic, place.partition, place.offset)
+        for position in violations.first:
+            message = peek(settings, position.topic, position.partition, position.offset)
             shown.append(
                 Offender(
                     kind=kind,
-                    topic=place.topic,
-                    partition=place.partition,
-                    offset=place.offset,
+                    topic=position.topic,
+                    partition=position.partition,
+                    offset=position.offset,
                     key=_text(message.key()) if message else None,
-                    id=_text(names[place.topic](message)) if message else None,
-                    detail=place.detail,
+                    id=_text(names[position.topic](message)) if message else None,
+                    detail=position.detail,
                 )
             )
     return shown

@@ -104,7 +104,7 @@ class _AllRows:
             _joined([each.offsets for each in topics], np.int64),
         )
 
-    def place(self, row: int, detail: str = "") -> RowPosition:
+    def position(self, row: int, detail: str = "") -> RowPosition:
         topic = self.topics[int(self.topic[row])].topic
         return RowPosition(topic, int(self.partition[row]), int(self.offset[row]), detail)
 
@@ -160,7 +160,7 @@ def compare(
         lost=_lost(given_rows, short[due & provable], counts[due & provable]),
         duplicated=_too_many(out, seen[surplus > 0], surplus),
         unexpected=Violations(
-            len(strangers), tuple(out.place(int(row)) for row in strangers[:SHOWN])
+            len(strangers), tuple(out.position(int(row)) for row in strangers[:SHOWN])
         )
         if known_origin
         else Violations(0),
@@ -262,7 +262,7 @@ def _provable(
 
 def _lost(source: _AllRows, rows: Indices, shortfall: Indices) -> Violations:
     return Violations(
-        int(shortfall.sum()), tuple(source.place(int(row)) for row in np.sort(rows)[:SHOWN])
+        int(shortfall.sum()), tuple(source.position(int(row)) for row in np.sort(rows)[:SHOWN])
     )
 
 
@@ -270,7 +270,7 @@ def _too_many(out: _AllRows, offending: npt.NDArray[np.int64], surplus: Indices)
     copies = np.flatnonzero(np.isin(out.ids, offending))
     first = []
     for one in dict.fromkeys(out.ids[copies].tolist()):
-        here = [out.place(int(row)) for row in copies[out.ids[copies] == one][:3]]
+        here = [out.position(int(row)) for row in copies[out.ids[copies] == one][:3]]
         others = ", ".join(f"{p.topic}/{p.partition}@{p.offset}" for p in here[:-1])
         last = here[-1]
         first.append(RowPosition(last.topic, last.partition, last.offset, f"also at {others}"))
@@ -297,12 +297,12 @@ def _reordered(source: _AllRows, out: _AllRows, origins: Indices) -> Violations:
     back = np.flatnonzero(same_lane & (np.diff(source.offset[origin][order]) < 0)) + 1
     first = []
     for i in np.sort(back)[:SHOWN]:
-        its, former = source.place(origin[order[i]]), source.place(origin[order[i - 1]])
+        its, former = source.position(origin[order[i]]), source.position(origin[order[i - 1]])
         detail = (
             f"read from {its.topic}/{its.partition}@{its.offset}, after a row from "
             f"@{former.offset} with the same key"
         )
-        first.append(out.place(int(rows[order[i]]), detail))
+        first.append(out.position(int(rows[order[i]]), detail))
     return Violations(len(back), tuple(first))
 
 

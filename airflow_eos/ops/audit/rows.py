@@ -66,9 +66,9 @@ def partition_ends(
     found = {}
     with closing(reader(settings, "read_uncommitted")) as uncommitted:
         for partition in _partitions(committed, topic, timeout_s):
-            place = TopicPartition(topic, partition)
-            low, stable = _watermarks(committed, place, timeout_s)
-            _, high = _watermarks(uncommitted, place, timeout_s)
+            tp = TopicPartition(topic, partition)
+            low, stable = _watermarks(committed, tp, timeout_s)
+            _, high = _watermarks(uncommitted, tp, timeout_s)
             found[partition] = PartitionEnds(low, stable, high)
     return found
 
@@ -170,17 +170,13 @@ def _partitions(consumer: AuditConsumer, topic: str, timeout_s: float) -> list[i
     return sorted(metadata.partitions)
 
 
-def _watermarks(
-    consumer: AuditConsumer, place: TopicPartition, timeout_s: float
-) -> tuple[int, int]:
+def _watermarks(consumer: AuditConsumer, tp: TopicPartition, timeout_s: float) -> tuple[int, int]:
     try:
-        found: Any = consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
+        found: Any = consumer.get_watermark_offsets(tp, timeout=timeout_s, cached=False)
     except KafkaException as error:
         raise _unavailable(consumer.servers, error) from error
     if found is None:
-        raise KafkaUnavailableError(
-            f"No broker told the offsets of {place.topic} in {timeout_s} s."
-        )
+        raise KafkaUnavailableError(f"No broker told the offsets of {tp.topic} in {timeout_s} s.")
     low, high = found
     return int(low), int(high)
 

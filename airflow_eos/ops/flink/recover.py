@@ -156,8 +156,8 @@ def recover_flink(
     done = end_transactions(wire, [step.identity for step in commits], commit=True)
     done |= end_transactions(wire, [step.identity for step in aborts], commit=False)
     for steps, commit in ((commits, True), (aborts, False)):
-        places = {s.identity: s.places for s in steps if done[s.identity] is EndResult.DONE}
-        require_ended_everywhere(wire, places, commit=commit)
+        partitions = {s.identity: s.places for s in steps if done[s.identity] is EndResult.DONE}
+        require_ended_everywhere(wire, partitions, commit=commit)
     return done
 
 
@@ -190,10 +190,10 @@ def _written(wire: ConnectionPool, plan: ForeignPlan) -> object:
         for each, _ in list_lookalikes(wire, prefix)
         if is_of_flink(each.transactional_id, prefix)
     }
-    places = {place for step in steps for place in step.places}
-    places |= {place for each in still_open for place in each.partitions}
+    partitions = {tp for step in steps for tp in step.places}
+    partitions |= {tp for each in still_open for tp in each.partitions}
     producers = {step.producer_id for step in steps} | {each.producer_id for each in still_open}
-    found = open_in_partitions(wire, places, Deadline(60.0))
+    found = open_in_partitions(wire, partitions, Deadline(60.0))
     return still_open, {each for each in found if each.producer_id in producers}
 
 
@@ -203,8 +203,8 @@ def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:
     Raises:
         CheckpointError: as :func:`plan_flink`.
     """
-    place = located(location)
-    folder = str(place).removesuffix(f"/{_METADATA}")
+    at = located(location)
+    folder = str(at).removesuffix(f"/{_METADATA}")
     store = CheckpointStore.open(folder, storage_options=options)
     metadata = store.get(_METADATA)
     if metadata is None:

@@ -350,7 +350,7 @@ def _java_class(read: _Reader, handles: list[object]) -> _Fields:
         return found if isinstance(found, tuple) else ()
     read.expect(tag == 0x72, f"{tag:#x}", "a class")
     read.past("name", 8)
-    place = len(handles)
+    handle = len(handles)
     handles.append(())
     flags = read.u8()
     read.expect(flags in {0x02, 0x12}, f"flags {flags:#x}", "a plain object or an enum")
@@ -364,14 +364,14 @@ def _java_class(read: _Reader, handles: list[object]) -> _Fields:
             read.expect(kind in _WIDTHS, f"a field of {kind!r}", "a kind of Java's")
         kinds.append(kind)
     read.expect(read.u8() == 0x78, "an annotation", "none")
-    fields = handles[place] = (*_java_class(read, handles), *kinds)
+    fields = handles[handle] = (*_java_class(read, handles), *kinds)
     return fields
 
 
 def _known(read: _Reader, handles: list[object]) -> object:
-    place = read.i32() - 0x7E0000
-    read.expect(0 <= place < len(handles), f"handle {place}", f"one of {len(handles)}")
-    return handles[place]
+    handle = read.i32() - 0x7E0000
+    read.expect(0 <= handle < len(handles), f"handle {handle}", f"one of {len(handles)}")
+    return handles[handle]
 
 
 # --- the states of a sink -------------------------------------------------------------------------

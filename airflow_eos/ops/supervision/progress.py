@@ -207,11 +207,13 @@ def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> i
 
 
 def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
-    places = partitions_of(wire, read)
+    partitions = partitions_of(wire, read)
     # A partition that the query has not seen yet counts from its beginning.
-    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in places}
-    ends = positions(wire, places, LATEST)
-    past = [each for each in places if ends[each] < at[each]]  # the query reads uncommitted rows
+    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in partitions}
+    ends = positions(wire, partitions, LATEST)
+    past = [
+        each for each in partitions if ends[each] < at[each]
+    ]  # the query reads uncommitted rows
     for each, end in positions(wire, past, LATEST, committed_only=False).items():
         if end < at[each]:
             raise TopicError(
@@ -220,7 +222,7 @@ def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
                 "lost rows. How much is unread is not known.",
                 Remedy(change="look at the app's last error, which says how to go on", start=True),
             )
-    return sum(max(0, ends[each] - at[each]) for each in places)
+    return sum(max(0, ends[each] - at[each]) for each in partitions)
 
 
 _AGAIN_S = 1.0

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets, transactional_id
@@ -154,7 +155,9 @@ def test_offsets_are_committed_again_as_they_are_before_they_expire(
     again = refresh_once()
     asked = []
 
-    def counted(there: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
+    def counted(
+        there: Mapping[TopicPartition, CommittedOffset],
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         asked.append(again(there))
         return asked[-1]
 

@@ -11,12 +11,13 @@ import pytest
 import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
+from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.delivery.port import Former
 from airflow_eos.core.delivery.takeover import record_drained
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client import errors as deadline
-from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kinds.consumer_group import sink as group_progress
 from airflow_eos.kinds.consumer_group.participant import (
     BEGAN,
@@ -41,7 +42,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Metadata:
     return Metadata({"in": {0: 1}, "old": {0: 1}})
 
 
-def participant(metadata: Metadata, committed: dict[Place, CommittedOffset]) -> Any:
+def participant(metadata: Metadata, committed: dict[TopicPartition, CommittedOffset]) -> Any:
     wire: Any = metadata
     found: Any = ConsumerGroupParticipant(wire, "etl", name="progress")
     found.offsets = SimpleNamespace(read=lambda: committed)
