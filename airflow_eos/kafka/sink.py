@@ -207,9 +207,9 @@ class KafkaSink:
         """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""
         return kafka_columns(schema, row, default_topic=self.topic)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
-        return _TransactionOfTask(self, task, attempt, transactional=transactional)
+        return _TransactionOfTask(self, task, task_attempt, transactional=transactional)
 
     def warm(self, rows: pa.RecordBatch) -> None:
         """Connect this worker and look the rows' topics up; take no id, and send nothing."""
@@ -265,11 +265,13 @@ class KafkaSink:
 class _TransactionOfTask:
     """A ``TaskWriter``: one transaction, by a reused writer."""
 
-    def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
+    def __init__(
+        self, sink: KafkaSink, task: int, task_attempt: int, *, transactional: bool
+    ) -> None:
         # Where Spark repeats a whole stage it counts attempts anew (TaskContext.attemptNumber): a
         # late copy may then fence this transaction. Settling the decision finds that, and the rows
         # are replayed.
-        transactional_id = transactional_id_of(sink.transactional_id_prefix, task, attempt)
+        transactional_id = transactional_id_of(sink.transactional_id_prefix, task, task_attempt)
         self._sink = sink
         self._prepared: TransactionIdentity | None = None
         self._writer = _warm_writer(sink)

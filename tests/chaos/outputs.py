@@ -97,9 +97,9 @@ class _Telling:
 class _OneOfSeveral:
     """A sink whose tasks say when they have prepared, for a kill before the next output does."""
 
-    def opened(self, task: int, attempt: int, **how: Any) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, **how: Any) -> TaskWriter:
         sink: Any = super()
-        return _Telling(sink.opened(task, attempt, **how), cast("Sink", self).name)
+        return _Telling(sink.opened(task, task_attempt, **how), cast("Sink", self).name)
 
 
 class ToTopic(_OneOfSeveral, KafkaSink):

@@ -106,7 +106,7 @@ class Sink(Protocol):
         """
         ...
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task (its number and attempt), in a Spark worker.
 
         ``transactional``: the writer prepares; else its rows are visible at once, and nothing is

@@ -160,9 +160,9 @@ class SpillingSink:
         """Return the columns of ``sink``."""
         return self.sink.columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer; rows that are visible at once are not kept: no replay writes them."""
-        writer = self.sink.opened(task, attempt, transactional=transactional)
+        writer = self.sink.opened(task, task_attempt, transactional=transactional)
         return _SpillingWriter(self, writer) if transactional else writer
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:

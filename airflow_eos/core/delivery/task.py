@@ -365,7 +365,7 @@ class SinkTask:
         return self.visibility_markers.is_first(int(str(batch)), context.partitionId())
 
     def run(
-        self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]
+        self, task: int, task_attempt: int, batches: Iterator[pa.RecordBatch]
     ) -> tuple[TaskReport, ...]:
         """Write the rows of one task, leave its work open, and return its reports."""
         writes = self.only is None or task in self.only
@@ -375,7 +375,7 @@ class SinkTask:
             if writes:
                 for flow in flows:
                     undo.callback(flow.abort)
-                    flow.open(task, attempt)
+                    flow.open(task, task_attempt)
             for batch in batches:  # read all the same: Spark's state needs that
                 for flow in flows:
                     flow.take(batch)
@@ -400,8 +400,8 @@ class _Flow:
         self._work: PreparedWork | None = None
         self._is_over = False
 
-    def open(self, task: int, attempt: int) -> None:
-        self._writer = self._outlet.opened(task, attempt)
+    def open(self, task: int, task_attempt: int) -> None:
+        self._writer = self._outlet.opened(task, task_attempt)
 
     def abort(self) -> None:
         """Abort the work, prepared or not: no decision names it, a next attempt may meet its locks.

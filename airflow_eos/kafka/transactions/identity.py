@@ -159,9 +159,9 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def transactional_id_of(prefix: str, task: int, attempt: int) -> str:
+def transactional_id_of(prefix: str, task: int, task_attempt: int) -> str:
     """Return ``<prefix>-eos-<task>-<attempt>``: so ids are bounded by tasks x attempts for good."""
-    return f"{prefix}{_OURS}-{task}-{attempt}"
+    return f"{prefix}{_OURS}-{task}-{task_attempt}"
 
 
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
@@ -184,10 +184,13 @@ def not_ours(listed: OpenTransaction, timeouts_ms: Collection[int]) -> str:
         listed: an open transaction, which :func:`belongs_to_prefix`.
         timeouts_ms: the timeouts that the pipeline's own transactions have; none: not known.
     """
-    attempt = int(listed.transactional_id.rpartition("-")[2])
-    if attempt >= _MOST_ATTEMPTS:
-        return f"Flink (<prefix>-<subtask>-<checkpoint>): no task of Spark has an attempt {attempt}"
-    if attempt and timeouts_ms and listed.timeout_ms not in {*timeouts_ms, NEVER_MS}:
+    task_attempt = int(listed.transactional_id.rpartition("-")[2])
+    if task_attempt >= _MOST_ATTEMPTS:
+        return (
+            "Flink (<prefix>-<subtask>-<checkpoint>): no task of Spark has an attempt "
+            f"{task_attempt}"
+        )
+    if task_attempt and timeouts_ms and listed.timeout_ms not in {*timeouts_ms, NEVER_MS}:
         own = " or ".join(f"{each / 1000:g}" for each in sorted(timeouts_ms))
         return (
             "Flink (<prefix>-<subtask>-<checkpoint>): its timeout is "

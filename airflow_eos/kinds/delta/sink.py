@@ -166,13 +166,13 @@ class DeltaSink:
         require_fit(self.folder, schema.json(), self.upsert, evolves=evolves)
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
             self._spec(),
             task,
-            attempt,
+            task_attempt,
             store=store,
             publish=partial(publish, self.folder),
         )

@@ -204,7 +204,7 @@ class FilesOfTask:
         sink: where the rows go.
         storage: the sink's folder.
         task: the number of Spark's task.
-        attempt: of the task.
+        task_attempt: of the task.
         publish: makes work visible at once, where nothing is to be decided.
     """
 
@@ -213,14 +213,16 @@ class FilesOfTask:
         sink: FileSink,
         storage: DataFolder,
         task: int,
-        attempt: int,
+        task_attempt: int,
         *,
         publish: Callable[[PreparedWork], object] | None,
     ) -> None:
         self._sink = sink
         self._storage = storage
         stamp = running_stamp()  # a reader tells by it whether a cut has the file
-        self._key = f"{'' if stamp is None else f'{stamp}-'}{task}-{attempt}-{uuid.uuid4().hex}"
+        self._key = (
+            f"{'' if stamp is None else f'{stamp}-'}{task}-{task_attempt}-{uuid.uuid4().hex}"
+        )
         self._publish = publish
         self._split = Split(sink.partition_by, partial(partition, sink.partition_by))
         self._files: dict[str, _Held] = {}
@@ -459,10 +461,10 @@ class FileSink:
         ]
         return [*chosen, *folders]
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         publish = None if transactional else self._publish
-        return FilesOfTask(self, self.storage(), task, attempt, publish=publish)
+        return FilesOfTask(self, self.storage(), task, task_attempt, publish=publish)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
         """Return why rows would go into other partitions than this work did; empty: they do not.

@@ -199,7 +199,7 @@ class IcebergSink:
             require_fit(catalog, self.identifier, rows, self.metadata, adds=self._adds)
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
         what = TaskFileSpec(
@@ -219,7 +219,7 @@ class IcebergSink:
         return ParquetOfTask(
             what,
             task,
-            attempt,
+            task_attempt,
             store=store if transactional else None,
             publish=self._publish,
         )

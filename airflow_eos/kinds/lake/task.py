@@ -139,7 +139,7 @@ class ParquetOfTask:
     Args:
         what: how the files are written.
         task: the number of Spark's task.
-        attempt: of the task.
+        task_attempt: of the task.
         store: the checkpoint, where the files are noted; None where nothing is to be decided.
         publish: makes files visible at once, where nothing is to be decided.
     """
@@ -148,13 +148,13 @@ class ParquetOfTask:
         self,
         what: TaskFileSpec,
         task: int,
-        attempt: int,
+        task_attempt: int,
         *,
         store: CheckpointStore | None,
         publish: Callable[[Sequence[DataFile]], None],
     ) -> None:
         self._what = what
-        self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
+        self._key = f"{task}-{task_attempt}-{uuid.uuid4().hex}"
         self._files = table_files(what.location, what.storage_options)
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish

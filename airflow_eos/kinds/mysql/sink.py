@@ -515,11 +515,13 @@ class MySqlSink(TableSink):
             )
         check_columns(types, found, self.table)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if not transactional:
             return self.stamped(RowsAtOnce(self))
-        return self.stamped(StatementsOfTask(self, self._session(), self._tables, task, attempt))
+        return self.stamped(
+            StatementsOfTask(self, self._session(), self._tables, task, task_attempt)
+        )
 
     @property
     def _tables(self) -> KeysOfName:

@@ -427,7 +427,7 @@ class TransactionOfTask:
         sink: the sink to write to.
         tables: the keys of the name that the work goes under.
         task: the number of the task in the batch.
-        attempt: the task's attempt.
+        task_attempt: the task's attempt.
         transactional: prepare the transaction for the decision; else commit it.
     """
 
@@ -436,13 +436,13 @@ class TransactionOfTask:
         sink: PostgresSink,
         tables: PostgresTableNames,
         task: int,
-        attempt: int,
+        task_attempt: int,
         *,
         transactional: bool,
     ) -> None:
         self._sink = sink
         self._tables = tables
-        self._key = tables.new_key(task, attempt)
+        self._key = tables.new_key(task, task_attempt)
         self._transactional = transactional
         self._connection: Any = None
         self._rows = 0
@@ -683,12 +683,12 @@ class PostgresSink(TableSink):
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
         check_columns(types, found, self.table)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if transactional and not self.two_phase:
-            return self.stamped(CsvOfTask(self, self._session(), self._tables, task, attempt))
+            return self.stamped(CsvOfTask(self, self._session(), self._tables, task, task_attempt))
         return self.stamped(
-            TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
+            TransactionOfTask(self, self._tables, task, task_attempt, transactional=transactional)
         )
 
     @property

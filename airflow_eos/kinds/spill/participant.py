@@ -200,9 +200,9 @@ class SpilledRows:
         return f"{self.folder}/{what}/{batch_of(key)}/{key}"
 
 
-def new_key(batch: int, task: int, attempt: int) -> str:
+def new_key(batch: int, task: int, task_attempt: int) -> str:
     """Make a key that was never used: it begins with batch and task, and ends in a random id."""
-    return f"{batch}-{task}-{attempt}-{uuid.uuid4().hex}"
+    return f"{batch}-{task}-{task_attempt}-{uuid.uuid4().hex}"
 
 
 def batch_of(key: str) -> int:

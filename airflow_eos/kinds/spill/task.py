@@ -42,7 +42,7 @@ class SpilledTaskRows:
         name: of the participant.
         store: the checkpoint, where the rows are kept.
         task: number of the task.
-        attempt: of the task.
+        task_attempt: of the task.
         about: metadata for the rows' schema, read when they are applied, and for the detail of the
             work in the decision, read later.
         look: called with each batch of rows, which it may refuse.
@@ -55,7 +55,7 @@ class SpilledTaskRows:
         name: str,
         store: CheckpointStore,
         task: int,
-        attempt: int,
+        task_attempt: int,
         *,
         about: dict[str, str] | None = None,
         look: Callable[[pa.RecordBatch], None] = lambda _rows: None,
@@ -64,7 +64,7 @@ class SpilledTaskRows:
         self._kind = kind
         self._kept = SpilledRows(store, name)
         self._name = name
-        self._task = (task, attempt)
+        self._task = (task, task_attempt)
         self._look = look
         self._now = now
         self._batch = running_batch()

@@ -30,9 +30,11 @@ class KeysOfName:
         """
         return ""
 
-    def new_key(self, task: int, attempt: int) -> str:
+    def new_key(self, task: int, task_attempt: int) -> str:
         """Return a new key, which is never used again in any database."""
-        return f"{self.name}-{task}-{attempt}-{self.digits}{uuid.uuid4().hex[len(self.digits) :]}"
+        return (
+            f"{self.name}-{task}-{task_attempt}-{self.digits}{uuid.uuid4().hex[len(self.digits) :]}"
+        )
 
     def is_own(self, key: str) -> bool:
         """Whether ``key`` is a key of this name."""

@@ -151,17 +151,17 @@ class KeptOfTask(ABC):
         session: the connection to its database; closed with this writer.
         tables: the keys of the name that the work goes under.
         task: the number of the task in the batch.
-        attempt: the task's attempt.
+        task_attempt: the task's attempt.
     """
 
     kind: ClassVar[str]
 
-    def __init__(self, sink: Any, session: Any, tables: Any, task: int, attempt: int) -> None:
+    def __init__(self, sink: Any, session: Any, tables: Any, task: int, task_attempt: int) -> None:
         self._sink = sink
         self._session = session
         self._tables = tables
         self._kept: KeptStatements = sink.keeping(tables)
-        self._key: str = tables.new_key(task, attempt)
+        self._key: str = tables.new_key(task, task_attempt)
         self._stream: SpillStream | None = None
         self._rows = 0
         self._opened_at_ms = 0

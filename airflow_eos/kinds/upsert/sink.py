@@ -114,14 +114,14 @@ class UpsertSink:
         self.target.refuse(columns, tuple(self.key), self.deleted)
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker; to the target if not transactional."""
         return SpilledTaskRows(
             KIND,
             self.name,
             bound_store(self.store, KIND),
             task,
-            attempt,
+            task_attempt,
             about=RowSchema(tuple(self.key), self.deleted).metadata(),
             look=self._tried if transactional else self._refuse,
             now=None if transactional else self._now,

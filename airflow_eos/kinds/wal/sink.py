@@ -77,13 +77,13 @@ class WriteAheadSink:
         """See :meth:`Sink.columns`: any columns that have distinct names and can be hashed."""
         return own_columns(schema, row)
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker.
 
         If not transactional, it calls the callable, with a token that no other task ever has.
         """
         store, now = bound_store(self.store, KIND), None if transactional else self._now
-        return SpilledTaskRows(KIND, self.name, store, task, attempt, look=_refuse, now=now)
+        return SpilledTaskRows(KIND, self.name, store, task, task_attempt, look=_refuse, now=now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Refuse to read rows back: kept rows are never lost, so nothing is compared with them.

@@ -150,9 +150,11 @@ class ShelfSink:
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> ShelfWriter:
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> ShelfWriter:
         now_ms = time.time_ns() // 1_000_000
-        return ShelfWriter(self, f"{now_ms}-{task}-{attempt}-{uuid.uuid4().hex}", transactional)
+        return ShelfWriter(
+            self, f"{now_ms}-{task}-{task_attempt}-{uuid.uuid4().hex}", transactional
+        )
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         keys = [work.key for work in works]

@@ -283,8 +283,8 @@ class Inner:
         self.asked: list[Any] = []
         self.prepared = prepared
 
-    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> Inner:
-        self.asked.append((task, attempt, transactional))
+    def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> Inner:
+        self.asked.append((task, task_attempt, transactional))
         return self
 
     def write(self, rows: pa.RecordBatch) -> None:
