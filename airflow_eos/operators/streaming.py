@@ -203,7 +203,7 @@ class SparkStreamingOperator(StreamingArguments):
                 target, recovery = self._preflight(secrets)
             if before is not None and how is not None and how.in_order:
                 outcome = before
-                recovery.let_go()
+                recovery.close_unused_connection()
             else:
                 stream = self._run_of(context, target, recovery, folder, secrets)
                 try:
@@ -213,7 +213,7 @@ class SparkStreamingOperator(StreamingArguments):
                         leave_behind(folder)
                     raise
                 finally:
-                    recovery.let_go()
+                    recovery.close_unused_connection()
             how = outcome.ended
             if how is None:
                 if not target.is_cluster:  # else its files were shipped, and are secret

@@ -252,7 +252,11 @@ _LAST_MS = round(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 
 
 def hours_between(event: SettledEvent, *, since: datetime | None = None) -> range:
-    """Return the hours that :func:`hours_completed` names, counted from the epoch."""
+    """Return, as numbers of hours since 1970, the hours of event time that an event completes.
+
+    They end after the event's former watermark (or ``since``, if that is later), and not after
+    its watermark.
+    """
     reached, before = event.watermark_reached_ms, event.watermark_before_ms
     begins = None if since is None else round(since.timestamp() * 1000)
     told = [at for at in (before, begins) if at is not None]

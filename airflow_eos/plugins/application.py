@@ -295,7 +295,10 @@ def recovery_of(
     said: SaidOf,
     may_see: set[str] | None = None,
 ) -> tuple[str | None, str | None]:
-    """Return the DAG that recovers a pipeline, or why none is taken; (None, None): none says so.
+    """Return ``(dag_id, None)`` for the one DAG that may recover the pipeline.
+
+    ``(None, reason)`` if several, or only untrusted, DAGs name its checkpoint, and ``(None, None)``
+    if no DAG names it.
 
     Anybody's DAG may name a checkpoint. A DAG counts if it is of the bundle and the owners of the
     pipeline's own; of several, the one in the pipeline's file; of several still, none: the DAG's

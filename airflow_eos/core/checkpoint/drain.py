@@ -75,7 +75,7 @@ class Beginning(msgspec.Struct, frozen=True):
     asks of it, too, although it has no term yet that the request could name.
     """
 
-    standing: DrainRequest | None
+    pending: DrainRequest | None
 
     @classmethod
     def now(cls, store: CheckpointStore) -> Beginning:
@@ -84,7 +84,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
     def is_before(self, request: DrainRequest) -> bool:
         """Whether a person has asked for this since; whom it names may have changed meanwhile."""
-        is_it = self.standing is not None and _asked(request) == _asked(self.standing)
+        is_it = self.pending is not None and _asked(request) == _asked(self.pending)
         return request.requested_by not in NOT_FOR_GOOD and not is_it
 
 
@@ -110,22 +110,22 @@ def request_drain(
     if submission is not None:
         if store.create(drain_path(submission), encode(request)):
             return request
-        standing = request_to(store, submission)
-        if standing is not None and (
-            standing.requested_by != BY_STANDBY or requested_by == BY_STANDBY
+        pending = request_to(store, submission)
+        if pending is not None and (
+            pending.requested_by != BY_STANDBY or requested_by == BY_STANDBY
         ):
-            return standing
+            return pending
         store.put(drain_path(submission), encode(request))  # also over one that nobody can read
         return request
     if store.create(DRAIN, encode(request)):
         return request
-    standing = standing_request(store)
+    pending = standing_request(store)
     if (
-        standing is not None
-        and (standing.term, standing.submission) == (term, None)
-        and (requested_by in NOT_FOR_GOOD or standing.requested_by not in NOT_FOR_GOOD)
+        pending is not None
+        and (pending.term, pending.submission) == (term, None)
+        and (requested_by in NOT_FOR_GOOD or pending.requested_by not in NOT_FOR_GOOD)
     ):
-        return standing
+        return pending
     return _in_its_place(store, request)
 
 
@@ -198,17 +198,17 @@ def drain_requested(
     former term is for this driver, too, where it came after that one ``began``; one to a later term
     with ``or_after``. ``known``: see :func:`~airflow_eos.core.checkpoint.heartbeat.drain_of`.
     """
-    standing = standing_request(store, known=known)
-    if standing is not None and not (
-        standing.is_for(term, submission)
-        or (or_after and standing.is_for_who_came_after(term))
-        or (began is not None and began.is_before(standing) and standing.is_of_before(term))
+    pending = standing_request(store, known=known)
+    if pending is not None and not (
+        pending.is_for(term, submission)
+        or (or_after and pending.is_for_who_came_after(term))
+        or (began is not None and began.is_before(pending) and pending.is_of_before(term))
     ):
-        standing = None
-    if submission is None or (standing is not None and standing.requested_by != BY_STANDBY):
-        return standing
+        pending = None
+    if submission is None or (pending is not None and pending.requested_by != BY_STANDBY):
+        return pending
     to_it = request_to(store, submission, known=known)
-    return to_it or standing  # whoever wants it to stop, before a hand-over
+    return to_it or pending  # whoever wants it to stop, before a hand-over
 
 
 def standing_request(store: CheckpointStore, *, known: bool = False) -> DrainRequest | None:
@@ -240,18 +240,18 @@ def clear_drain(
     """
     _prune(store, submission)
     try:
-        standing = store.read(DRAIN, DrainRequest)
+        pending = store.read(DRAIN, DrainRequest)
     except CheckpointFormatError:
         _remove(store, term)
         return
-    if standing is None or standing.is_for_who_came_after(term):
+    if pending is None or pending.is_for_who_came_after(term):
         return
-    if began is not None and began.is_before(standing):
-        if standing.is_of_before(term):
-            store.put(DRAIN, encode(msgspec.structs.replace(standing, term=term)))
+    if began is not None and began.is_before(pending):
+        if pending.is_of_before(term):
+            store.put(DRAIN, encode(msgspec.structs.replace(pending, term=term)))
         return
-    names_nobody = standing.term is None and standing.submission is None
-    if names_nobody or not standing.is_for(term, submission):
+    names_nobody = pending.term is None and pending.submission is None
+    if names_nobody or not pending.is_for(term, submission):
         _remove(store, term)
 
 

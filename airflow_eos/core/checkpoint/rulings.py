@@ -112,15 +112,15 @@ def resolve(
     )
     if store.create(_path(work), encode(ruling)):
         return ruling
-    standing = _read(store, work)
-    if standing is None or standing.outcome is not outcome:
-        found = "gone again" if standing is None else f"{standing.outcome.value!r}"
+    there = _read(store, work)
+    if there is None or there.outcome is not outcome:
+        found = "gone again" if there is None else f"{there.outcome.value!r}"
         raise DecisionNeededError(
             f"{work} was ruled before, and that ruling is {found}, not {outcome.value!r}. "
             "A ruling cannot be changed, because the pipeline may have acted on it. If it was "
             f"wrong, stop the pipeline and look at {store.location}/{_path(work)}."
         )
-    return standing
+    return there
 
 
 def proven(store: CheckpointStore) -> Mapping[WorkIdentity, Outcome]:
@@ -200,19 +200,19 @@ def accept(
     )
     if store.create(_batch_path(batch_id), encode(acceptance)):
         return acceptance
-    standing = read_acceptance(store, batch_id, promise)
-    if standing is None:
+    there = read_acceptance(store, batch_id, promise)
+    if there is None:
         raise StoreError(
             f"{store.location}/{_batch_path(batch_id)} was written and is gone: who deletes it?"
         )
-    more = set(given_up) - set(standing.given_up)
+    more = set(given_up) - set(there.given_up)
     if more:
         raise DecisionNeededError(
-            f"{store.location}/{_batch_path(batch_id)} was made by {standing.ruled_by} and does "
+            f"{store.location}/{_batch_path(batch_id)} was made by {there.ruled_by} and does "
             f"not give up {min(more)}, which could be committed since. Make sure that no driver "
             "runs, remove that file, and accept the batch again."
         )
-    return standing
+    return there
 
 
 def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acceptance | None:

@@ -330,10 +330,10 @@ class CheckpointStore:
                 failure = error
             else:
                 return True
-            standing = self._read_back(path)
-            if standing is not None:
+            there = self._read_back(path)
+            if there is not None:
                 self.make_durable(path)
-                return standing == data
+                return there == data
             if isinstance(failure, _REFUSALS):
                 break
         if (disk := _of_a_disk(failure)) is not None:

@@ -77,9 +77,9 @@ class Tenure:
         if newest > self.term.number:
             return f"a driver with term {newest} has started since"
         path = term_path(self.term.number)
-        standing = self.store.read(path, Term)
-        if standing != self.term:
-            found = "is gone" if standing is None else "belongs to another driver now"
+        there = self.store.read(path, Term)
+        if there != self.term:
+            found = "is gone" if there is None else "belongs to another driver now"
             return (
                 f"{path} {found}. Newer drivers have come and gone, or an older copy of the "
                 "checkpoint was put back"

@@ -251,13 +251,13 @@ class GroupProgress:
 
     def former(self, pipeline: str) -> Former | None:
         """See :meth:`OffsetCommit.former`."""
-        standing = self._standing()
-        if newest_planned(self._store) is not None or standing.began(pipeline):
+        state = self._state()
+        if newest_planned(self._store) is not None or state.began(pipeline):
             return None
         if not self._resume:
-            standing.require_own(pipeline)
+            state.require_own(pipeline)
             return None
-        metadata = standing.require_drained()
+        metadata = state.require_drained()
         if metadata is None:
             return None
         # A pipeline that only began has claimed the outputs all the same.
@@ -268,17 +268,17 @@ class GroupProgress:
         threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
         if newest_planned(self._store) is not None:
             self.participant.offsets.replace(self._going_on)
-        standing, ours = self._standing(), OffsetMetadata(self._pipeline, BEGAN)
-        if not standing.began(ours.pipeline):
+        state, ours = self._state(), OffsetMetadata(self._pipeline, BEGAN)
+        if not state.began(ours.pipeline):
             if newest_planned(self._store) is not None or not self._resume:
                 return
-            standing.require_drained()
-            self.participant.offsets.replace(lambda committed: _taken(committed, standing, ours))
-            taken = self._standing()
+            state.require_drained()
+            self.participant.offsets.replace(lambda committed: _taken(committed, state, ours))
+            taken = self._state()
             if not taken.began(ours.pipeline):
                 taken.require_own(ours.pipeline)
         # Also where an earlier run has taken the group over: its source may have begun elsewhere.
-        self._began_at = standing.offsets
+        self._began_at = state.offsets
 
     def close(self) -> None:
         """Stop refreshing the group's offsets."""
@@ -301,13 +301,10 @@ class GroupProgress:
             committed: Mapping[TopicPartition, CommittedOffset],
         ) -> Mapping[TopicPartition, CommittedOffset]:
             # Asked while the transactional id is ours: a newer driver takes its term, then the id.
-            standing = GroupState.of(self.participant.group, committed)
-            if (
-                standing.metadata != {OffsetMetadata(pipeline, decision.batch_id)}
-                or not is_newest()
-            ):
+            state = GroupState.of(self.participant.group, committed)
+            if state.metadata != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
                 return {}
-            return metadata.beside(standing.offsets)
+            return metadata.beside(state.offsets)
 
         self.participant.offsets.replace(with_drain)
 
@@ -315,11 +312,11 @@ class GroupProgress:
         self, committed: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets without a drain's mark, which is void once the pipeline goes on."""
-        standing = GroupState.of(self.participant.group, committed)
-        metadata = next(iter(standing.metadata)) if len(standing.metadata) == 1 else None
+        state = GroupState.of(self.participant.group, committed)
+        metadata = next(iter(state.metadata)) if len(state.metadata) == 1 else None
         if metadata is None or metadata.pipeline != self._pipeline or metadata.drained is None:
             return {}
-        return OffsetMetadata(metadata.pipeline, metadata.batch).beside(standing.offsets)
+        return OffsetMetadata(metadata.pipeline, metadata.batch).beside(state.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         """Return one piece of work: the offsets at which the batch's Kafka sources end."""
@@ -332,7 +329,7 @@ class GroupProgress:
         now_ms = time.time_ns() // 1_000_000
         return (work_of(PROGRESS, self._pipeline, batch_id, attempt, reached, now_ms),)
 
-    def _standing(self) -> GroupState:
+    def _state(self) -> GroupState:
         return GroupState.of(self.participant.group, self.participant.offsets.read())
 
     @cached_property

@@ -76,7 +76,7 @@ def misfit(rows: Fields, table: Fields) -> str | None:
 
 
 def _within(kind: Any) -> list[tuple[bool, Any]]:
-    """See :data:`Within`."""
+    """Return nullability and type of each child of a struct, an array or a map."""
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":

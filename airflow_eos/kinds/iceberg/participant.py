@@ -78,7 +78,10 @@ def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
 
 
 def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
-    """See :data:`Within`; maps never come here, since rows with maps have no fingerprint."""
+    """Return nullability and type of each child of a struct or a list.
+
+    A map has none here: a sink refuses columns with maps before.
+    """
     import pyarrow as pa
 
     fields: list[pa.Field] = []

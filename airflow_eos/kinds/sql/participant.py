@@ -192,7 +192,7 @@ class OwnershipTable(ABC):
         """The name and its database, as errors name them."""
         return f"name {self.name!r} in {self._session.address}"
 
-    def standing(self) -> NameRow:
+    def row_of_name(self) -> NameRow:
         """Return the row of the name; refuse another database (StoreError)."""
         return self._session.run("asking who owns the name", self.row)
 
@@ -436,7 +436,7 @@ class SqlParticipant(ABC):
         self.check(works)
         for table in sorted({str(t) for w in works if (t := w.detail.get(WRITTEN_TABLE))}):
             self.require_kept(table)
-        floor = self._book.standing().floor
+        floor = self._book.row_of_name().floor
         if below := [work.identity for work in works if generation_of(work) < floor]:
             raise DeliveryError(
                 f"{below[0]} was prepared long before what is delivered under the "
@@ -576,7 +576,7 @@ class SqlParticipant(ABC):
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Return what the database remembers of the name: its owner and its newest note."""
         del asking
-        row = self._book.standing()
+        row = self._book.row_of_name()
         forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
         noted = f"set owner, batch, attempt and decision {forget}"
         return (

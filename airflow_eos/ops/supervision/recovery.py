@@ -143,8 +143,8 @@ class Recovery:
         _print_report(report)
         return report
 
-    def let_go(self) -> None:
-        """Close the first connection where no recovery has taken it over."""
+    def close_unused_connection(self) -> None:
+        """Close the connection that the preflight opened, unless a recovery has taken it."""
         if self.first is not None:
             self.first.close()
 
@@ -188,7 +188,7 @@ def recover_before_start(
             return
         recovery.recover(act=act, force=dead)
     finally:
-        recovery.let_go()
+        recovery.close_unused_connection()
 
 
 def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None, bool]:

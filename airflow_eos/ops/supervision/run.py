@@ -74,7 +74,10 @@ _POLL_S = 0.5
 
 
 class Submission(Protocol):
-    """A started app, as :class:`airflow_eos.hooks.spark.SparkSubmission` is one."""
+    """The process that submits an app, or is its driver: start it, ask how it is, kill it.
+
+    :class:`airflow_eos.hooks.spark.SparkSubmission` is Airflow's.
+    """
 
     @property
     def running(self) -> bool:

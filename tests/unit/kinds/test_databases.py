@@ -52,7 +52,7 @@ class Row:
         self.waits: set[str] = set()
         self.called = "name 'orders'"
 
-    def standing(self) -> NameRow:
+    def row_of_name(self) -> NameRow:
         return self.row
 
     def ask(self, _keys: Any) -> LedgerState:
