@@ -98,7 +98,7 @@ class Rehearsal:
     def __init__(
         self, told: RehearsalRequest, spark: SparkSession, settings: QuerySettings
     ) -> None:
-        asked, location = absolute(spark, told.checkpoint), settings.location
+        asked, location = absolute(spark, told.checkpoint), settings.checkpoint_location
         if location != asked:
             raise ConfigurationError(
                 f"The app is to rehearse on {asked}, and would start on {location}. Nothing was "
@@ -111,9 +111,11 @@ class Rehearsal:
         self._original = CheckpointStore.open(location, storage_options=options)
         # A planned batch is run again, and nothing else.
         self._settings = replace(
-            settings, location=absolute(spark, told.scratch), trigger={"once": True}
+            settings, checkpoint_location=absolute(spark, told.scratch), trigger={"once": True}
         )
-        self.store = CheckpointStore.open(self._settings.location, storage_options=options)
+        self.store = CheckpointStore.open(
+            self._settings.checkpoint_location, storage_options=options
+        )
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}

@@ -266,13 +266,13 @@ class QuerySettings:
     """The settings of a query and of its checkpoint.
 
     Attributes:
-        location: the checkpoint's absolute location, for Spark and for our own store.
+        checkpoint_location: the checkpoint's absolute location, for Spark and for our own store.
         storage_options: for the object store.
         trigger, output_mode, query_name: Spark's.
         policy: pause, timeout and number of batches that are kept.
     """
 
-    location: str
+    checkpoint_location: str
     storage_options: Mapping[str, str] | None
     trigger: Mapping[str, Any]
     policy: CheckpointPolicy
@@ -291,7 +291,7 @@ class QuerySettings:
         writer = (
             frame.writeStream.outputMode(self.output_mode)
             .foreachBatch(function)
-            .option("checkpointLocation", self.location)
+            .option("checkpointLocation", self.checkpoint_location)
             .trigger(**self.trigger)
         )
         return (writer.queryName(self.query_name) if self.query_name else writer).start()
