@@ -66,7 +66,7 @@ def not_ended_yet(
 
 
 def open_places(
-    wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+    wire: ConnectionPool, identities: Collection[TransactionIdentity]
 ) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
     """Return, for each transaction that is open, the partitions that it writes to.
 
@@ -74,7 +74,7 @@ def open_places(
         TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
     """
     ids = {each.transactional_id for each in identities}
-    found = described(wire, ids, Deadline(deadline_s))
+    found = described(wire, ids, Deadline(60.0))
     still_open = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
     return {each.identity: each.partitions for each in still_open if each.identity in identities}
 
