@@ -79,7 +79,7 @@ def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
         CheckpointFormatError: something is lost for good; the message says what, and the ways on.
         StoreError: the store did not answer.
     """
-    look = _Look(store, decisions)
+    look = _Inspection(store, decisions)
     found = {each.path: each for each in look.all()}
     return (*found.values(), *(sums for path, sums in look.sums.items() if path not in found))
 
@@ -93,7 +93,7 @@ def lost_beginning(
     """
     if newest is None or newest > 1:
         return None
-    return _Look(store, decisions).lost_beginning(newest)
+    return _Inspection(store, decisions).lost_beginning(newest)
 
 
 def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
@@ -139,7 +139,7 @@ def _put_aside(store: CheckpointStore, each: Mend) -> None:
     store.delete([each.path])
 
 
-class _Look:
+class _Inspection:
     """One check; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
 
     def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:

@@ -162,7 +162,7 @@ class DrainListener:
         """Return the request that stands there for this driver."""
         return drain_requested(self._store, term=self._term, submission=self._submission)
 
-    def note(self, request: DrainRequest | None) -> None:
+    def remark(self, request: DrainRequest | None) -> None:
         """Drain where somebody wants that; None takes a hand-over back."""
         if request is not None:
             self.request = request
@@ -231,7 +231,7 @@ class StateSizeNotes:
         self._store = store
         self._last: StateSize | None = None
 
-    def note(self, query: StreamingQuery) -> None:
+    def remark(self, query: StreamingQuery) -> None:
         """Note the size after the newest batch, where the query keeps state."""
         before = self._last or read_state_size(self._store)
         try:
@@ -418,7 +418,7 @@ class BeatLoop:
     def _hear(self) -> None:
         request = self._drain.requested()
         if not self._ended.is_set():  # else the last word is said
-            self._drain.note(request)
+            self._drain.remark(request)
 
     def _beat(self) -> None:
         # One beat at a time: on a slow store an earlier beat must not overwrite the last one.
@@ -434,7 +434,7 @@ class BeatLoop:
             self._own.write(self._drain.request)
             self._hear()
             if self._query is not None:
-                self._state.note(self._query)
+                self._state.remark(self._query)
             self._feed.tell_progress(self._query)
             self._feed.tell_watchdog()
         except CheckpointError as error:

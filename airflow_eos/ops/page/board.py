@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.recovery.execute import plan_recovery
 from airflow_eos.errors import EosError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.ops.page.pipeline_state import STALL_AFTER_MS, Look
+from airflow_eos.ops.page.pipeline_state import STALL_AFTER_MS, PipelineSnapshot
 from airflow_eos.ops.page.views import OpenBar, PlanLine, PlanView
 from airflow_eos.ops.plan_tables import headline, seal_sentence, step_cells
 from airflow_eos.ops.supervision.progress import held_up, held_up_sentence, unread_offsets
@@ -219,7 +219,7 @@ class Board:
         within_s: float = WITHIN_S,
     ) -> None:
         self._stall_after_ms = stall_after_ms
-        self._looks: dict[tuple[str, str], Look] = {}
+        self._looks: dict[tuple[str, str], PipelineSnapshot] = {}
 
         def fresh(row: PipelineRow) -> float:
             return FAILED_FRESH_S if row.state == "unreadable" else fresh_s
@@ -253,8 +253,10 @@ class Board:
         for answers in (self._rows, self._details, self._plans):
             answers.forget(listed.id)
 
-    def _look(self, kind: str, listed: PipelineEntry) -> Look:
+    def _look(self, kind: str, listed: PipelineEntry) -> PipelineSnapshot:
         """Return the pipeline's reader for one kind of question: two kinds may be asked at once."""
-        look = self._looks.setdefault((kind, listed.id), Look(listed, self._stall_after_ms))
+        look = self._looks.setdefault(
+            (kind, listed.id), PipelineSnapshot(listed, self._stall_after_ms)
+        )
         look.listed = listed  # the connections may have changed since
         return look

@@ -242,7 +242,7 @@ def state_of(
     return _OF_HEALTH[finding.health], finding.reason
 
 
-class Look:
+class PipelineSnapshot:
     """Reads one pipeline's checkpoint again and again, and sees what changes in between.
 
     Args:

@@ -36,7 +36,7 @@ from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_loo
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import Checkpoints, create_app, standalone
 from airflow_eos.ops.page.board import Answers, Board
-from airflow_eos.ops.page.pipeline_state import Look
+from airflow_eos.ops.page.pipeline_state import PipelineSnapshot
 from airflow_eos.ops.page.views import Reach
 from tests.support.beats import heartbeat, of_a_killed_process, standby
 from tests.support.fleet import said_again
@@ -69,7 +69,7 @@ def test_a_driver_that_was_killed_on_this_machine_is_never_said_to_live(tmp_path
     """Eleven seconds after its death the page said "idle … the driver is alive"."""
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(recorded["killed-settling"], checkpoint)
-    store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
+    store, look = CheckpointStore.open(checkpoint), PipelineSnapshot(listed(checkpoint), 300_000)
     beats = msgspec.structs.replace(heartbeat("settling", term=9), **of_a_killed_process())
     write_heartbeat(store, msgspec.structs.replace(beats, beat_at_ms=1, process=""))
     assert look.row().state == "looking"
@@ -84,14 +84,14 @@ def test_the_lag_of_a_pipeline_that_plans_nothing_is_not_nought(tmp_path, record
     store = CheckpointStore.open(checkpoint)
     shutil.copy(checkpoint / "commits" / "1", checkpoint / "commits" / "2")
     write_heartbeat(store, heartbeat("stopped", term=9, end="drained"))
-    row = Look(listed(checkpoint), 300_000).row()
+    row = PipelineSnapshot(listed(checkpoint), 300_000).row()
     assert (row.state, row.in_flight, row.lag_rows) == ("stopped", None, None)
 
 
 def test_who_stands_by_is_said_beside_the_pipeline_once_it_was_seen_to(tmp_path, recorded):
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(recorded["killed-settling"], checkpoint)
-    store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
+    store, look = CheckpointStore.open(checkpoint), PipelineSnapshot(listed(checkpoint), 300_000)
     said = standby(interval_ms=60_000)
     write_standby(store, said)
     assert "whether it does shows in a moment" in look.row().remarks[-1]
@@ -371,7 +371,7 @@ def test_a_driver_is_silent_once_it_was_seen_to_stand_still_and_not_before(recor
     monkeypatch.setattr(
         "airflow_eos.ops.page.pipeline_state.LivenessProbe", lambda: LivenessProbe(lambda: now[0])
     )
-    look, states = Look(listed(recorded["killed-settling"]), 300_000), []
+    look, states = PipelineSnapshot(listed(recorded["killed-settling"]), 300_000), []
     for _ in range(4):
         states.append(look.row().state)
         now[0] += 2
@@ -388,7 +388,7 @@ def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, m
     by = Replacement(driver="app-1", number=1, limit=3, by="task orders.run of run r1")
     note_restart(store, by)
     note_look(store, WatchdogRecord(dag_id="dog", run_id="r1", interval_ms=60_000))
-    look = Look(listed(tmp_path), 300_000)
+    look = PipelineSnapshot(listed(tmp_path), 300_000)
     assert look.row().remarks == ("restart 1 of 3, by task orders.run of run r1",)
     note_refusal(store, "status 78", dag_id="orders", run_id="r1")
     (remark,) = look.row().remarks
@@ -413,7 +413,7 @@ def test_a_request_to_the_driver_before_says_nothing_of_this_one(tmp_path, recor
     beat = said_again(told, term=7, batch_id=2, started_at_ms=told.beat_at_ms - 3_600_000)
     write_heartbeat(store, beat)
     request_drain(store, requested_by="ann", reason="a release", term=term)
-    look = Look(listed(checkpoint), 300_000)
+    look = PipelineSnapshot(listed(checkpoint), 300_000)
     assert look.row().state == "looking", "one look says nothing"
     write_heartbeat(store, said_again(beat, beat_at_ms=beat.beat_at_ms + 1))
     assert look.row().state == state
