@@ -78,32 +78,32 @@ class RaceResult:
         return not (self.several or self.nobody or self.torn)
 
 
-def race_create(store: CheckpointStore, *, rounds: int, racers: int = RACERS) -> RaceResult:
-    """Let ``racers`` threads create the same new object at once, ``rounds`` times.
+def race_create(store: CheckpointStore, *, rounds: int) -> RaceResult:
+    """Let several threads create the same new object at once, ``rounds`` times.
 
     Raises:
         StoreError: the store did not answer.
     """
     several = nobody = torn = 0
     run = uuid.uuid4().hex
-    with ThreadPoolExecutor(racers) as pool:
+    with ThreadPoolExecutor(RACERS) as pool:
         for number in range(rounds):
             path = f"{EOS}/.probe-{run}-{number}"
-            gate = Barrier(racers)
+            gate = Barrier(RACERS)
 
             def create(racer: int, path: str = path, gate: Barrier = gate) -> bool:
                 gate.wait()
                 return store.create(path, content_of(racer))
 
             try:
-                won = list(pool.map(create, range(racers)))
+                won = list(pool.map(create, range(RACERS)))
                 stands = store.get(path)
             finally:
                 store.delete([path])
             several += won.count(True) > 1
             nobody += won.count(True) == 0
             torn += won.count(True) == 1 and stands != content_of(won.index(True))
-    return RaceResult(racers, rounds, several, nobody, torn)
+    return RaceResult(RACERS, rounds, several, nobody, torn)
 
 
 def check_create_if_absent(store: CheckpointStore, *, rounds: int) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_eos.core.checkpoint.locations import LOCAL, located
 from airflow_eos.core.delivery.outputs import OneSink, Outputs, WrappedSink
+from airflow_eos.core.delivery.port import innermost
 from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import ConfigurationError, Remedy
 
@@ -43,7 +44,7 @@ class OwnOutput(StartOption):
             [each.sink for each in sink.outputs] if isinstance(sink, Outputs) else [sink.sink]
         )
         # Of an output whose rows are kept, the sink inside.
-        self._sinks = () if wanted else tuple(getattr(each, "sink", each) for each in every)
+        self._sinks = () if wanted else tuple(innermost(each) for each in every)
         self._topics = {each.name: topics_of(()) for each, topics_of in self._of_topics()}
         self._ids: dict[tuple[str, str], str] = {}
 

@@ -11,8 +11,9 @@ aligned by construction, every task of batch N reads exactly the offsets of ``of
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -116,6 +117,32 @@ class Sink(Protocol):
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Return the rows that this committed work holds, read back from the system."""
+        ...
+
+
+@dataclass(frozen=True)
+class WrappingSink:
+    """The base of a sink around another one; what the inner sink asks for is asked of it."""
+
+    sink: Sink
+
+
+def innermost(sink: Sink | WrappingSink) -> Sink:
+    """Return the sink that other sinks are around; a sink of a user is looked into by nobody."""
+    return innermost(sink.sink) if isinstance(sink, WrappingSink) else sink
+
+
+@runtime_checkable
+class DistributingSink(Protocol):
+    """What a sink has beside :class:`Sink` where Spark may put its rows together before the tasks.
+
+    ``distribute`` says whether it does: ``none`` or ``hash``.
+    """
+
+    distribute: str
+
+    def distribution(self) -> Sequence[Any]:
+        """Return the columns whose rows go to one task; none: rows stay where they are."""
         ...
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.core.checkpoint.decisions import PerishableRows, summed
 from airflow_eos.core.checkpoint.locations import as_local_path
+from airflow_eos.core.delivery.port import WrappingSink
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.cut import stamp_of
@@ -125,7 +126,7 @@ def require_perishable(sink: Sink) -> None:
 
 
 @dataclass(frozen=True)
-class SpillingSink:
+class SpillingSink(WrappingSink):
     """A ``Sink`` around another sink, whose tasks keep their rows.
 
     Attributes:
@@ -133,7 +134,6 @@ class SpillingSink:
         store: the checkpoint.
     """
 
-    sink: Sink
     store: CheckpointStore = field(repr=False, compare=False)
 
     perishable: ClassVar[bool] = True

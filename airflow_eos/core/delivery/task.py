@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.core.delivery.port import TaskReport, TaskWriter
+from airflow_eos.core.delivery.port import DistributingSink, TaskReport, TaskWriter, innermost
 from airflow_eos.core.delivery.workers import tune_process
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, DeliveryError
@@ -123,7 +123,7 @@ def _hashed(value: str, kind: DataType, depth: int = 0) -> str:
 
 def is_fixed(sink: Sink) -> bool:
     """Whether the columns of ``sink`` have one fixed meaning each; see :func:`row_hash`."""
-    return getattr(getattr(sink, "sink", sink), "fixed_columns", False)
+    return getattr(innermost(sink), "fixed_columns", False)
 
 
 def require_hashable(schema: StructType) -> None:
@@ -209,18 +209,21 @@ def is_staged(sink: Sink) -> bool:
 
 def distributes(sink: Sink) -> bool:
     """Whether the sink asks Spark to put its rows together before the tasks."""
-    return getattr(getattr(sink, "sink", sink), "distribute", "none") != "none"
+    return _distributing(sink) is not None
+
+
+def _distributing(sink: Sink) -> DistributingSink | None:
+    inner = innermost(sink)
+    return inner if isinstance(inner, DistributingSink) and inner.distribute != "none" else None
 
 
 def distributed(sink: Sink, rows: DataFrame) -> DataFrame:
     """Return ``rows``, and those that the sink wants in one task in one, if it asks for that.
 
-    Such a sink has the attribute ``distribute`` and gives the columns by ``distribution()``. The
-    number of tasks is said, so that Spark does not choose another one where rows are replayed.
+    The number of tasks is said, so that Spark does not choose another where rows are replayed.
     """
-    if not distributes(sink):
+    if (inner := _distributing(sink)) is None:
         return rows
-    inner: Any = getattr(sink, "sink", sink)
     by = inner.distribution()
     tasks = rows.sparkSession.sparkContext.defaultParallelism
     return rows.repartition(tasks, *by) if by else rows

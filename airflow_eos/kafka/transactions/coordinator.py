@@ -70,9 +70,7 @@ class TransactionCoordinator:
                 raise two_phase_refused(self._wire, transactional_id)
         return self.init(transactional_id, timeout_ms), False
 
-    def init_two_phase(
-        self, transactional_id: str, *, deadline_s: float = 60.0
-    ) -> TransactionIdentity | None:
+    def init_two_phase(self, transactional_id: str) -> TransactionIdentity | None:
         """Take the id for a transaction that no timer ends; None where the cluster refuses that.
 
         Then nothing was taken. Errors as :meth:`init`.
@@ -89,7 +87,7 @@ class TransactionCoordinator:
             min_version=TWO_PHASE.least,  # an older one would leave out enable2_pc in silence
             max_version=TWO_PHASE.least,
         )
-        answer, code = self._ask(transactional_id, request, _code, deadline_s)
+        answer, code = self._ask(transactional_id, request, _code)
         if code == faults.NONE:
             return TransactionIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
         if code != faults.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -124,18 +122,17 @@ class TransactionCoordinator:
             )
         raise _refused(code, "taking", transactional_id)
 
-    def holder(self, transactional_id: str, *, deadline_s: float = 60.0) -> TransactionIdentity:
+    def holder(self, transactional_id: str) -> TransactionIdentity:
         """Return the producer id and epoch that hold the id now, with or without open transaction.
 
         Raises:
             TransactionError: no producer holds the id, or not allowed to describe it.
-            KafkaUnavailableError: no coordinator answered within ``deadline_s``.
+            KafkaUnavailableError: no coordinator answered within a minute.
         """
         answer, code = self._ask(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             lambda answer: faults.first_code(each.error_code for each in answer.transaction_states),
-            deadline_s,
         )
         if code != faults.NONE:
             raise _refused(code, "describing", transactional_id, right="Describe")
@@ -146,8 +143,6 @@ class TransactionCoordinator:
         self,
         identity: TransactionIdentity,
         topic_partitions: Iterable[tuple[str, int]],
-        *,
-        deadline_s: float = 60.0,
     ) -> None:
         """Add partitions to a transaction before it writes; needed below transaction version 2.
 
@@ -173,7 +168,6 @@ class TransactionCoordinator:
             identity.transactional_id,
             request,
             lambda answer: _partition_code(answer, asked),
-            deadline_s,
         )
         if code == faults.NONE:
             return
@@ -213,7 +207,7 @@ class TransactionCoordinator:
         transactional_id: str,
         request: Any,
         code_of: Callable[[Any], int],
-        deadline_s: float,
+        deadline_s: float = 60.0,
     ) -> tuple[Any, int]:
         """Send a request to the id's coordinator until it is answered with a final code."""
         deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)

@@ -84,7 +84,7 @@ def longest_life_ms(wire: ConnectionPool) -> int:
 
 
 def find_hanging(
-    wire: ConnectionPool, topics: Collection[str], *, older_than_ms: int, deadline_s: float = 60.0
+    wire: ConnectionPool, topics: Collection[str], *, older_than_ms: int
 ) -> tuple[HangingTransaction, ...]:
     """List the hanging transactions of ``topics``, by topic, partition and offset.
 
@@ -92,14 +92,13 @@ def find_hanging(
         wire: the connections.
         topics: the topics, of which all partitions are searched.
         older_than_ms: leave out transactions whose newest row is younger; the module says why.
-        deadline_s: how long brokers may be away.
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
         TransactionError: coordinators may hide transactions from these credentials.
         KafkaUnavailableError: some broker did not answer; no partial list is returned.
     """
-    deadline = Deadline(deadline_s)
+    deadline = Deadline(60.0)
     seen = open_in_partitions(wire, partitions_of(wire, topics), deadline)
     # The cluster's clock, if told: a local clock that is fast would make transactions look older.
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
@@ -222,7 +221,7 @@ OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 
 
 def require_committed_everywhere(
-    wire: ConnectionPool, committed: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+    wire: ConnectionPool, committed: Sequence[PreparedTransaction]
 ) -> set[TransactionIdentity]:
     """Check that readers can reach committed transactions' rows, and write missing markers.
 
@@ -329,9 +328,7 @@ def require_ended_everywhere(
             )
 
 
-def require_nothing_older(
-    wire: ConnectionPool, prepared: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
-) -> None:
+def require_nothing_older(wire: ConnectionPool, prepared: Sequence[PreparedTransaction]) -> None:
     """Refuse to commit where an older transaction of the same producer is open in a partition.
 
     One request if no older one is open: then the last stable offset is at the first of our rows.

@@ -66,7 +66,7 @@ def not_ended_yet(
 
 
 def open_places(
-    wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+    wire: ConnectionPool, identities: Collection[TransactionIdentity]
 ) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
     """Return, for each transaction that is open, the partitions that it writes to.
 

@@ -70,8 +70,6 @@ def later_than(
     wire: ConnectionPool,
     prefix: str,
     promised: Sequence[PreparedTransaction],
-    *,
-    deadline_s: float = 60.0,
 ) -> str:
     """Return what was delivered under ``prefix`` after ``promised``, for people; empty: nothing.
 
@@ -79,13 +77,12 @@ def later_than(
         wire: the connections.
         prefix: the prefix that the ids share.
         promised: what the decisions that stand in the checkpoint name, in their order.
-        deadline_s: how long brokers may be away, and how long the log is read.
 
     Raises:
         KafkaUnavailableError: neither witness tells, or does not answer.
         TransactionError, TopicError: the ids may not be described, or the output not be read.
     """
-    deadline = Deadline(deadline_s)
+    deadline = Deadline(60.0)
     wire.cluster.coordinators([transactional_id_of(prefix, 0, 0)], timeout_s=deadline.remaining)
     wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     pattern = f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"

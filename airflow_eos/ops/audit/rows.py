@@ -115,13 +115,11 @@ def _answered(future: Future[Any], timeout_s: float) -> Any:
         raise KafkaException(Code(Code._TIMED_OUT)) from None  # noqa: SLF001  librdkafka's name
 
 
-def peek(
-    settings: KafkaSettings, topic: str, partition: int, offset: int, timeout_s: float = 10.0
-) -> Message | None:
+def peek(settings: KafkaSettings, topic: str, partition: int, offset: int) -> Message | None:
     """Fetch one row again, to show it to a person; None where it cannot be had any more."""
     with closing(reader(settings, "read_uncommitted")) as consumer:
         consumer.assign([TopicPartition(topic, partition, offset)])
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + 10.0
         while time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and not concerns_the_group(message.error()):

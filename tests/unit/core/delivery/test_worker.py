@@ -6,11 +6,14 @@ import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery import task
+from airflow_eos.core.delivery.spill import SpillingSink
 from airflow_eos.core.delivery.task import HASH_COLUMN
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kafka import sink as kafka
@@ -136,3 +139,21 @@ def test_rows_of_a_folder_keep_their_order_and_nulls_are_values():
         "x/2": [2],
         "y/None": [3],
     }
+
+
+class _Theirs:
+    """A user's sink, whose own field happens to be called ``sink``: one that moves rows."""
+
+    name = "theirs"
+    sink = SimpleNamespace(distribute="hash", fixed_columns=True, topics_of=len)
+    perishable = True
+
+
+def test_only_our_wrapper_of_a_sink_is_looked_into(tmp_path):
+    theirs: Any = _Theirs()
+    assert not task.distributes(theirs), "what it has inside is its own"
+    assert not task.is_fixed(theirs)
+    moves: Any = SimpleNamespace(name="moves", distribute="hash", distribution=list)
+    kept: Any = SpillingSink(moves, CheckpointStore.open(tmp_path))
+    assert task.distributes(kept), "a wrapped sink is asked as if it were alone"
+    assert not task.distributes(SpillingSink(theirs, CheckpointStore.open(tmp_path)))
