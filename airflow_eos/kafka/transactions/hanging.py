@@ -239,12 +239,12 @@ def require_committed_everywhere(
     """
     stable = _last_stable(wire, {at.tp for each in committed for at in each.written})
     if behind := _behind(committed, stable):
-        require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
+        require_ended_everywhere(wire, behind, commit=True)
         stable = _last_stable(wire, {tp for partitions in behind.values() for tp in partitions})
         behind = _behind(committed, stable)  # no marker holds them up any more
     lost = set(made_again(wire, [each for each in committed if each.identity in behind]))
-    lost |= _cut_off(wire, committed, behind, Deadline(deadline_s))
-    return lost | replaced(wire, committed, deadline_s=deadline_s)
+    lost |= _cut_off(wire, committed, behind, Deadline(60.0))
+    return lost | replaced(wire, committed)
 
 
 def _behind(
@@ -344,7 +344,7 @@ def require_nothing_older(wire: ConnectionPool, prepared: Sequence[PreparedTrans
             began[at.topic, at.partition][each.producer_id] = at.first
     stable = positions(wire, set(began), LATEST)
     behind = {tp for tp, firsts in began.items() if stable[tp] < min(firsts.values())}
-    for found in sorted(open_in_partitions(wire, behind, Deadline(deadline_s))):
+    for found in sorted(open_in_partitions(wire, behind, Deadline(60.0))):
         first = began[found.topic, found.partition].get(found.producer_id)
         if first is not None and found.start < first:
             raise DeliveryError(

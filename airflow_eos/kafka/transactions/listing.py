@@ -74,7 +74,7 @@ def open_places(
         TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
     """
     ids = {each.transactional_id for each in identities}
-    found = described(wire, ids, Deadline(deadline_s))
+    found = described(wire, ids, Deadline(60.0))
     still_open = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
     return {each.identity: each.partitions for each in still_open if each.identity in identities}
 

@@ -21,7 +21,6 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Stor
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.sink import LINE_COLUMN
-from airflow_eos.kinds.files.storage import Bucket
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, claimed, outcomes
 
