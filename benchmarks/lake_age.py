@@ -214,7 +214,7 @@ def _told(costs: list[Cost]) -> str:
 
 
 def _median(costs: list[Cost], what: str) -> float:
-    return statistics.median(getattr(each, what) for each in costs)
+    return float(statistics.median(getattr(each, what) for each in costs))
 
 
 def _result(found: Costs) -> Result:
