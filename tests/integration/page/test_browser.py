@@ -201,7 +201,10 @@ def test_on_a_telephone_nothing_is_wider_than_the_screen_or_covered(browser, tmp
         assert page.evaluate(HIDDEN) == []
         page.get_by_role("link", name="stock-eu-003").click()
         expect(page.locator(".part-batches tbody tr")).to_have_count(24)
+        page.get_by_text("address", exact=True).click()
         expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
+        # What a person has unfolded stays so, however often the page is drawn anew.
+        expect(page.locator("details[open]")).to_be_visible()
         picture(page, "one-telephone", whole=True)
         assert page.evaluate(WIDER) == 0
         assert page.evaluate(CUT) == []

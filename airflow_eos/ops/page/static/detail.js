@@ -56,7 +56,9 @@ export class Detail {
     if (json !== null && part.json === json) return;
     part.json = json;
     const focused = part.element.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+    const unfolded = new Set([...part.element.querySelectorAll("details[open] > summary")].map(nameOf));
     part.element.replaceChildren(...[draw()].flat(Infinity).filter(Boolean));
+    for (const each of part.element.querySelectorAll("summary")) each.parentElement.open = unfolded.has(nameOf(each));
     if (focused) part.element.querySelector(`[data-name="${focused}"]`)?.focus();
   }
 
@@ -111,6 +113,7 @@ export class Detail {
   }
 }
 
+const nameOf = (summary) => summary.textContent.replace(/[0-9,]+/g, "");
 const fact = (name, ...what) => h("div", {}, h("dt", {}, name), h("dd", {}, what));
 const heading = (text, ...more) => h("div", { class: "heading" }, h("h2", {}, text), ...more);
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
