@@ -53,10 +53,10 @@ class OpenReader:
         with self._mysql.cursor() as cursor:
             cursor.execute(asked + cuts.condition(cut, "mysql"))
             mysql = Counter(cursor.fetchall())
-        delta = DeltaTable(str(at.out / "delta"), version=cut.positions["delta"].at["version"])
-        iceberg = self._catalog.load_table("db.rows").scan(
-            snapshot_id=cut.positions["iceberg"].at["snapshot"]
-        )
+        places = {name: each.at or {} for name, each in cut.positions.items()}
+        delta = DeltaTable(str(at.out / "delta"), version=places["delta"]["version"])
+        table = self._catalog.load_table("db.rows")
+        iceberg = table.scan(snapshot_id=places["iceberg"]["snapshot"])
         return {
             "debits": Counter((value, "debit") for value in values),
             "credits": Counter(self._postgres.execute(asked + cuts.condition(cut, "credits"))),

@@ -247,6 +247,7 @@ def test_an_iceberg_table_that_has_the_snapshot_no_more_is_said(tmp_path: Path) 
     table = catalog.create_table("db.rows", pa.schema([("a", pa.int64())]))
     table.append(pa.table({"a": [1]}))
     snapshot = table.metadata.current_snapshot_id
+    assert snapshot is not None
     found = cut(5, sink=("iceberg", {"table": "db.rows", "snapshot": snapshot}, 0))
     with pytest.raises(ConfigurationError, match="expected catalog="):
         cuts.dataset(found, "sink")
