@@ -421,7 +421,7 @@ class BeatLoop:
             return
         self._is_noted = True
         try:
-            history.remark(self._store, self._own.history(stood_by=self.stood_by))
+            history.note(self._store, self._own.history(stood_by=self.stood_by))
         except Exception:  # whatever it is: this thread has to hear who wants it to drain
             log.exception("history_not_noted")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,9 @@ class Rows:
         return object()
 
 
+NO_SPARK: Any = SimpleNamespace(sparkContext=None)
+
+
 @pytest.fixture
 def wrapped(monkeypatch):
     """Without Spark."""
@@ -83,7 +87,7 @@ def test_a_batch_that_a_drain_leaves_ends_without_an_error():
     def leaves(_rows: object, batch_id: int) -> None:
         raise Drained(f"batch {batch_id} waits for the next start")
 
-    batch = BatchCall(SimpleNamespace(sparkContext=None), leaves)
+    batch = BatchCall(NO_SPARK, leaves)
     batch.admitted.set_result(None)
     assert batch.apply(Rows(), 3) is False
 
@@ -91,9 +95,7 @@ def test_a_batch_that_a_drain_leaves_ends_without_an_error():
 @pytest.mark.usefixtures("wrapped")
 def test_a_query_that_is_refused_delivers_nothing():
     delivered = []
-    batch = BatchCall(
-        SimpleNamespace(sparkContext=None), lambda _rows, batch_id: delivered.append(batch_id)
-    )
+    batch = BatchCall(NO_SPARK, lambda _rows, batch_id: delivered.append(batch_id))
     batch.admitted.set_exception(ConfigurationError("another trigger"))
     with pytest.raises(ConfigurationError, match="another trigger"):
         batch.apply(Rows(), 0)
