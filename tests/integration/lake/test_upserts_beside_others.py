@@ -100,6 +100,8 @@ def dying(act: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
 class Delta:
     """Its log, compaction, and who dies where."""
 
+    pause_s = 0.05
+
     def __init__(self, table: Path) -> None:
         self.table = table
         DeltaTable.create(str(table), schema=SCHEMA)
@@ -133,6 +135,8 @@ class Delta:
 
 class Iceberg:
     """As Delta; the optimizer is of another program, which reads and replaces all files."""
+
+    pause_s = 2.0  # a commit takes longer here: one that is always overtaken would never end
 
     def __init__(self, table: Path) -> None:
         self.table = table
@@ -188,7 +192,7 @@ def test_each_batch_is_there_once_and_the_newest_row_of_each_key(
     table.die(monkeypatch, chance)
 
     def optimize() -> None:
-        while not over.wait(0.05):
+        while not over.wait(table.pause_s):
             table.optimize()
 
     def deliver() -> None:
