@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.participants import connect
@@ -47,8 +48,6 @@ class _Delta:
         return DeltaSink(self._uri, application_id="etl", storage_options=self._where.options)
 
     def create(self, folder: Path) -> None:
-        from deltalake import DeltaTable
-
         options = self.sink(folder).folder.options
         DeltaTable.create(self._uri, SCHEMA, partition_by=["key"], storage_options=options)
 
@@ -56,8 +55,6 @@ class _Delta:
         return {"delta": self._where.options}
 
     def rows(self, folder: Path) -> Any:
-        from deltalake import DeltaTable
-
         return DeltaTable(self._uri, storage_options=self.sink(folder).folder.options)
 
 
@@ -176,6 +173,7 @@ def test_a_table_on_the_private_s3_is_reached_by_the_environment_alone(
 ) -> None:
     """As the README of ``airflow-eos new --kind lake`` says it: app, recovery and readers."""
     with local_s3() as options:
+        assert not DeltaTable.is_deltatable("s3://lake/none", options), "with Python's lock held"
         for key, value in options.items():
             monkeypatch.setenv(key.upper(), value)
         kind = _Delta(Where("s3://lake"))
