@@ -38,7 +38,6 @@ __all__ = [
     "crosses",
     "events_since",
     "hours_completed",
-    "hours_reached",
     "newest_of",
     "newest_settled",
     "pipeline_of",

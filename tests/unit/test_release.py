@@ -27,9 +27,9 @@ MODULES = {
 """The rooms, all of which that contract names."""
 LOCAL = {
     *("__init__", "__main__", "broker", "daemon", "guard", "jars", "process", "pytest_plugin"),
-    "rows",
+    *("rows", "s3"),
 }
-"""The broker that users try things out with. Other servers are those of the tests."""
+"""What users try things out with: the broker, and how an S3 is started. Others are the tests'."""
 ALLOWED = (
     r"airflow_eos/(__init__\.py|py\.typed)",
     rf"airflow_eos/({'|'.join(sorted(MODULES - {'local'}))})(\.py|(/\w+)*/\w+\.py)",
@@ -81,12 +81,12 @@ def test_an_index_would_take_both_files(sdist, wheel):
 
 
 def test_no_file_of_the_tests_is_in_the_wheel(wheel):
-    """No test server, no history checker, no list of jars that only they use."""
+    """No test server, no list of jars that only they use."""
     with zipfile.ZipFile(wheel) as whole:
         names = whole.namelist()
     may_be = re.compile("|".join(ALLOWED))
     assert [name for name in names if may_be.fullmatch(name) is None] == []
-    assert not [name for name in names if re.search("embedded|history|emulator", name)]
+    assert not [name for name in names if re.search("embedded|emulator", name)]
 
 
 def test_what_a_user_copies_or_sees_is_in_the_wheel(wheel):
