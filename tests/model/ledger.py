@@ -34,6 +34,9 @@ class SteppedLedger:
         self._nonce = uuid.uuid4().hex
         self._known: set[Note] = set()
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def read(self) -> Ownership:
         found = external("read notes", lambda: ownership(self._records, self.prefix), no_answer)
         self._known = set(found.notes)

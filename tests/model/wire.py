@@ -101,6 +101,9 @@ class FakeWire:
         self._broker = broker
         self.cluster = FakeCluster(broker)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def submit(
         self, message: Any, *, node_id: int | None, timeout_s: float | None = None
     ) -> Future[Any]:

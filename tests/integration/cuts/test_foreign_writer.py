@@ -81,8 +81,10 @@ def test_retention_that_overtakes_a_reader_of_a_cut_is_said_as_it_is(
     """It was told to skip offsets of an app's input."""
     raw = raw_kafka(kafka_broker.bootstrap_servers)
     dead.topic = kafka_broker.create_topic(f"out-{uuid.uuid4().hex[:8]}", 2)
-    raw.end(raw.prepare(f"former-{dead.prefix}", dead.topic, partition=1, rows=[(b"k", b"1")] * 3))
-    dead.decided(dead.write(0, ["ours"]))
+    for partition in (0, 1):  # ours is in one of them
+        former = f"former-{partition}-{dead.prefix}"
+        raw.end(raw.prepare(former, dead.topic, partition=partition, rows=[(b"k", b"1")] * 3))
+    dead.decided(dead.write(0, ["ours"]), dead.write(1, ["and", "others", "of", "ours"]))
     cut = recovered(dead)
     reading = cuts.rows(cut, "sink", {"bootstrap.servers": dead.settings.bootstrap_servers})
     next(reading)

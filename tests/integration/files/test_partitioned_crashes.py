@@ -99,11 +99,9 @@ def assert_exactly_once(pipeline: Pipeline, sink: FileSink) -> None:
     ],
     indirect=["described"],
 )
-def test_driver_killed(
-    pipeline: Pipeline, spark: SparkSession, sink: FileSink, storage: str
-) -> None:
+def test_driver_killed(pipeline: Pipeline, spark: SparkSession, sink: FileSink, place: str) -> None:
     """``settled-some@7``: in the middle of the partitions of one task."""
-    name, _, nth = storage.partition("@")
+    name, _, nth = place.partition("@")
     pipeline.feed(6000)
     pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth}")
     pipeline.feed(1000)
@@ -116,10 +114,10 @@ def test_a_batch_that_was_published_in_part_or_not_is_ended_by_a_recovery(
     pipeline: Pipeline, spark: SparkSession, sink: FileSink
 ) -> None:
     """From the checkpoint, and what a bucket's keys are."""
-    storage = "looked=kill@1" if sink.publish == "manifest" else "settled-some=kill@7"
+    place = "looked=kill@1" if sink.publish == "manifest" else "settled-some=kill@7"
     reach = {"files": {"storage_options": sink.storage_options}}
     pipeline.feed(4000)
-    pipeline.run(expect=KILLED, failpoints=storage)
+    pipeline.run(expect=KILLED, failpoints=place)
     assert visible(sink).total() < 2000, "a batch"
     plan = plan_recovery(pipeline.checkpoint, None, reach=reach)
     assert {step.action for step in plan.steps} == {Action.COMMIT}

@@ -172,7 +172,7 @@ def test_repeating_a_commit_that_was_cut_short_is_harmless(upsert, server, store
     work = prepare(store, 0, a=1, b=2)
     stream = upsert._kept.read(work.key)
     upsert.commit([work])
-    (Path(store.location) / upsert._kept._instance_id("done", work.key)).unlink()
+    (Path(store.location) / upsert._kept._marker_path("done", work.key)).unlink()
     upsert._kept.store.create(upsert._kept._rows(work.key), stream)
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
     before = client.hgetall("t:a")
