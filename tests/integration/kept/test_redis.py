@@ -28,6 +28,7 @@ from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, keys_of
 from tests.integration.kept.keeping import decided, keep
 from tests.integration.kept.table import Again
+from tests.support.pipeline import wait_until
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.redis import EmbeddedRedis
 
@@ -294,8 +295,15 @@ def test_a_redis_that_begins_to_forget_while_a_query_runs_is_refused_before_more
         assert seen(client) == {"a": "1"}
     finally:
         client.config_set(name, was)
+    # Before its log is written anew, who kills this server finds the data of before.
+    wait_until(lambda: is_logged(client), what="the log to be written anew", timeout=30)
     assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen(client) == {"a": "2"}
+
+
+def is_logged(client: Any) -> bool:
+    told = client.info("persistence")
+    return not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"])
 
 
 def test_a_replica_is_refused(server, store, client):
