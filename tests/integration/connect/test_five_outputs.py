@@ -26,7 +26,8 @@ def at(servers, remote) -> Place:
     kind_called("delta").create(place)
     with psycopg.connect(reached["postgres"], autocommit=True) as connection:
         connection.execute(
-            f"CREATE TABLE {remote.name}_newest (key bytea PRIMARY KEY, value bytea)"
+            f"CREATE TABLE {remote.name}_newest (key bytea PRIMARY KEY, value bytea, "
+            "eos_version text)"
         )
     return place
 

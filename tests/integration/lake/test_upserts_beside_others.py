@@ -10,6 +10,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +79,16 @@ class Stream(Stage):
 
 
 def together(acts: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=act) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(acts)) as threads:
+        for done in as_completed([threads.submit(act) for act in acts]):
+            done.result()
 
 
 def dying(act: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
     """The act, and often a death behind it."""
 
-    def acted(*given: Any) -> Any:
-        result = act(*given)
+    def acted(*given: Any, **named: Any) -> Any:
+        result = act(*given, **named)
         if chance.random() < DEATHS:
             raise DeathError
         return result
