@@ -105,6 +105,7 @@ class ConnectServer:
         try:
             yield session
         finally:
+            session.client.set_retry_policies([])  # a server that was killed says nothing more
             session.stop()
 
     def drivers(self) -> list[psutil.Process]:
