@@ -210,7 +210,10 @@ HERE = socket.gethostname()
 @pytest.fixture
 def driver() -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, STARTED_BY: started().as_text()}
-    process = subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=-1)
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    process = subprocess.Popen(command, env=environment, stdin=-1, stdout=-1)
+    assert process.stdout is not None
+    process.stdout.readline()  # before it runs, its environment cannot be read
     yield process
     process.kill()
     process.wait()
