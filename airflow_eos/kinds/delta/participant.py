@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from airflow_eos.kinds.lake.participant import (
     LostRaceError,
     name_of,
 )
-from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of
+from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of, replace
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -542,27 +542,16 @@ class DeltaSnapshot:
             self._replace(files, "", {})
 
     def _replace(self, files: Sequence[DataFile], decision: str, how: dict[str, Any]) -> None:
-        """Commit rows in the place of those of their keys, only on the version that was read."""
-        try:
-            added, removed = self._rewritten(files, decision)
-        except FileNotFoundError as error:
-            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
-        failpoint("rewritten")
-        if self._lack(added):
-            self._seen.doing.clear()
-            raise LostRaceError("files that an earlier try has written were cleaned up since")
-        seen_by_others = {"isBlindAppend": False}  # else other writers pass over the commit
-        how = {**how, "max_commit_retries": 0, "custom_metadata": seen_by_others}
-        self._commit(added, removed, how)
-        if self._lack(added):
-            raise StoreError(
-                f"{self._folder} names files that are not there: they were removed while they were "
-                "being committed. Does somebody clean the table with a retention shorter than the "
-                "default? Restore the version before."
-            )
-
-    def _lack(self, files: Sequence[DataFile]) -> bool:
-        return None in self._files.find([file.path for file in files])
+        # Not a blind append, else other writers pass over the commit.
+        once = {"max_commit_retries": 0, "custom_metadata": {"isBlindAppend": False}}
+        replace(
+            partial(self._rewritten, files, decision),
+            partial(self._commit, how={**how, **once}),
+            files=self._files,
+            doing=self._seen.doing,
+            table=str(self._folder),
+            back="Restore the version before.",
+        )
 
     def _rewritten(
         self, files: Sequence[DataFile], decision: str

@@ -24,7 +24,6 @@ from airflow_eos.core.checkpoint.locations import (
     sync,
 )
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
-from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.evolution import (
     LAST,
@@ -60,7 +59,7 @@ from airflow_eos.kinds.lake.participant import (
     TableSnapshot,
     name_of,
 )
-from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of
+from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, changes_of, replace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -667,26 +666,18 @@ class IcebergSnapshot:
             self._replace(files, "", {})
 
     def _replace(self, files: Sequence[DataFile], decision: str, witness: dict[str, str]) -> None:
-        """Commit rows in the place of those of their keys, only on the snapshot that was read."""
-        try:
-            added, removed = self._rewritten(files, decision)
-        except FileNotFoundError as error:
-            raise LostRaceError(f"a file that was to be read is gone: {error}") from error
-        failpoint("rewritten")
-        if self._lack(added):
-            self._seen.doing.clear()
-            raise LostRaceError("files that an earlier try has written were cleaned up since")
-        removed_files = [task.file for task in removed]
-        self._commit(added, witness, properties=witness, removed=removed_files, of=files)
-        if self._lack(added):
-            raise StoreError(
-                f"{self._identifier} names files that are not there: they were removed while they "
-                "were being committed. Does somebody clean the table with a retention shorter than "
-                "the default? Roll the table back to the snapshot before."
-            )
+        def commit(added: list[DataFile], removed: list[FileScanTask]) -> None:
+            gone = [task.file for task in removed]
+            self._commit(added, witness, properties=witness, removed=gone, of=files)
 
-    def _lack(self, files: Sequence[DataFile]) -> bool:
-        return None in self._files.find([file.path for file in files])
+        replace(
+            partial(self._rewritten, files, decision),
+            commit,
+            files=self._files,
+            doing=self._seen.doing,
+            table=self._identifier,
+            back="Roll the table back to the snapshot before.",
+        )
 
     def _rewritten(
         self, files: Sequence[DataFile], decision: str

@@ -12,9 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.key_columns import require_key_columns
-from airflow_eos.kinds.lake.participant import UPSERT, DataFile, Partition
+from airflow_eos.kinds.lake.participant import UPSERT, DataFile, LostRaceError, Partition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,6 +199,47 @@ class Rewriting:
                 added += by
                 removed.append(file)
         return added, removed
+
+
+def replace(
+    rewrite: Callable[[], tuple[list[DataFile], list[File]]],
+    commit: Callable[[list[DataFile], list[File]], None],
+    *,
+    files: TableFiles,
+    doing: dict[str, Rewriting],
+    table: str,
+    back: str,
+) -> None:
+    """Commit rows in the place of those of their keys, only on the version that was read.
+
+    Args:
+        rewrite: writes files anew; returns those to add, and those to remove.
+        commit: adds and removes them, or raises LostRaceError.
+        files: the table's.
+        doing: what was written so far, which is forgotten where a cleaner took some of it.
+        table: its name, for people.
+        back: how a person goes back to the version before.
+
+    Raises:
+        LostRaceError: a file to be read, or one that was written, is gone.
+        StoreError: the table names files that somebody removed meanwhile.
+    """
+    try:
+        added, removed = rewrite()
+    except FileNotFoundError as error:
+        raise LostRaceError(f"a file that was to be read is gone: {error}") from error
+    failpoint("rewritten")
+    paths = [file.path for file in added]
+    if None in files.find(paths):
+        doing.clear()
+        raise LostRaceError("files that an earlier try has written were cleaned up since")
+    commit(added, removed)
+    if None in files.find(paths):
+        raise StoreError(
+            f"{table} names files that are not there: they were removed while they were being "
+            f"committed. Does somebody clean the table with a retention shorter than the default? "
+            f"{back}"
+        )
 
 
 def changes_of(
