@@ -21,7 +21,17 @@ from pathlib import Path
 from tests.mutants.catalogue import Mutant, UnsoundMutantError
 from tests.suite import EXPRESSION
 
-COPIED = ("airflow_eos", "dags", "demo", "deploy", "docs", "spark_apps", "tests", "pyproject.toml")
+COPIED = (
+    "airflow_eos",
+    "dags",
+    "demo",
+    "deploy",
+    "docs",
+    "notes",
+    "spark_apps",
+    "tests",
+    "pyproject.toml",
+)
 TEST_SECONDS = 120
 """A test that a mutant keeps from ending has failed; the sound tree needs far less."""
 FOUND_WITHIN_S = 60
