@@ -216,6 +216,13 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
     assert made(tmp_path, "orders").members != files.members, "claim() refuses it by its mark"
 
 
+def test_where_another_disk_is_mounted_nothing_is_concluded(files, tmp_path):
+    """All is there, but for our files."""
+    work = prepare(tmp_path)
+    (work_folder(tmp_path).parent / "mark").write_text("f" * 32)
+    require_nothing_concluded(files, work)
+
+
 def require_nothing_concluded(files: FilesParticipant, work: PreparedWork) -> None:
     for asked in (
         lambda: files.outcome([work]),
