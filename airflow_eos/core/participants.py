@@ -10,19 +10,18 @@ module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.protocol.participant import Member, Participant
 from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.participant import Member, Participant
 
 KINDS = (
     *("kafka", "files", "postgres", "mysql", "upsert", "wal", "delta", "iceberg"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +21,6 @@ from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_s
 from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,8 +20,6 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from airflow.sdk import Connection
 
 log = logging.getLogger(__name__)

@@ -12,25 +12,21 @@ import contextvars
 import os
 import subprocess
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_eos.core.checkpoint import StartedBy
 from airflow_eos.core.settings import READ_ONCE, SECRET_FILES, SETTINGS
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.hooks.store import extra_of
-from airflow_eos.ops.packaging import write_private
+from airflow_eos.ops.packaging import Secrets, write_private
 from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager
 from airflow_eos.secret_names import spark_redaction_regex
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from airflow_eos.core.checkpoint import StartedBy
-    from airflow_eos.ops.packaging import Secrets
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Prefixes of variables with the worker's settings and secrets, which no driver is given."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.messages import (
@@ -30,16 +32,11 @@ from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, NEVER_MS, owner
 from airflow_eos.kafka.transactions.listing import (
     ENDED,
     ENDING,
+    HangingTransaction,
     open_in_partitions,
     require_all_told,
     transactions_of_producers,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 UNKNOWN = "not known"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0

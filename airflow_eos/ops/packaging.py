@@ -30,19 +30,15 @@ import sysconfig
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError, Remedy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 OURS = "airflow-provider-eos"
 _NEVER = ("..", "/", "pyarrow/tests/", "pyarrow/include/")

@@ -12,9 +12,9 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -46,9 +46,6 @@ from airflow_eos.plugins.internals import (
     get_auth_manager,
     get_user,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 log = structlog.get_logger(__name__)
 

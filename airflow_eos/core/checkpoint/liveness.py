@@ -21,18 +21,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, PROCESS_END
-from airflow_eos.core.checkpoint.heartbeat import ENDED, beat_interval, heard, read_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import (
+    ENDED,
+    Heartbeat,
+    beat_interval,
+    heard,
+    read_heartbeat,
+)
 from airflow_eos.core.checkpoint.spark_log import SparkLog
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 ProcessState = Literal["gone", "lives here", "not known"]
 

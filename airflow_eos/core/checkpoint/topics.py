@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -26,13 +25,10 @@ from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import decided_offsets
-from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.progress import SourceProgress, read_state
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.progress import SourceProgress
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 

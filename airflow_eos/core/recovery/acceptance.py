@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.core.protocol.participant import ANEW
-from airflow_eos.core.protocol.promise import PromisedWork
+from airflow_eos.core.protocol.promise import Promise, PromisedWork
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.protocol.decision import WorkIdentity
-    from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.core.recovery.facts import Facts
 
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,10 +36,10 @@ from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import require_in_flight, still_in_flight
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.participants import connect
-from airflow_eos.core.protocol.decision import Outcome, by_time_left
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, by_time_left
 from airflow_eos.core.protocol.participant import Member, Participant
 from airflow_eos.core.protocol.participant_group import collect_all, committed
-from airflow_eos.core.recovery.facts import gather, read_facts
+from airflow_eos.core.recovery.facts import Facts, gather, read_facts
 from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step, make_plan
 from airflow_eos.errors import (
     ConfigurationError,
@@ -49,10 +49,6 @@ from airflow_eos.errors import (
     Remedy,
     SupersededError,
 )
-
-if TYPE_CHECKING:
-    from airflow_eos.core.protocol.decision import WorkIdentity
-    from airflow_eos.core.recovery.facts import Facts
 
 
 class Result(enum.Enum):

@@ -7,27 +7,27 @@ work that no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat
 from airflow_eos.core.checkpoint.liveness import signs_of_life
-from airflow_eos.core.checkpoint.rulings import with_rulings
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+from airflow_eos.core.checkpoint.progress import CheckpointState
+from airflow_eos.core.checkpoint.rulings import Acceptance, with_rulings
 from airflow_eos.core.checkpoint.snapshot import admitted, lookalikes, read_snapshot
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.decision import (
+    Decision,
+    OpenWork,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+)
+from airflow_eos.core.protocol.participant import Admission, Member, Participant
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, named_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.checkpoint.rulings import Acceptance
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
-    from airflow_eos.core.protocol.participant import Admission, Member, Participant
 
 
 @dataclass(frozen=True, slots=True)

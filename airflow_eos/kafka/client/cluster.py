@@ -7,8 +7,9 @@ so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from airflow_eos.errors import (
     KafkaError,
@@ -34,17 +35,12 @@ from airflow_eos.kafka.client.messages import (
     ListOffsetsRequest,
     ListTransactionsRequest,
     MetadataRequest,
+    NetworkSelector,
     OffsetFetchRequest,
     ProduceRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from airflow_eos.kafka.client.messages import NetworkSelector
-
 
 # --- capabilities ---------------------------------------------------------------------------------
 # What the brokers of a cluster can do, and what follows where they cannot; no code here does I/O.

@@ -9,17 +9,20 @@ are gone are an error, since their rows were promised to a batch.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    FetchedRecordBatch,
     batch_headers,
     fetch_request,
     older_format,
@@ -32,12 +35,6 @@ from airflow_eos.kafka.client.offsets import (
     positions,
     tells_local,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
 
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -42,6 +41,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import (
@@ -51,7 +51,7 @@ from airflow_eos.kafka.client.offsets import (
     partitions_of,
     positions,
 )
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     HangingTransaction,
     committed_by_coordinators,
@@ -61,10 +61,6 @@ from airflow_eos.kafka.transactions.listing import (
     require_all_told,
 )
 from airflow_eos.kafka.transactions.outcomes import GRACE_S, made_again, replaced
-
-if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import PreparedTransaction
 
 
 def longest_life_ms(wire: ConnectionPool) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
 from airflow_eos.kafka.client.messages import (
     DescribeProducersRequest,
@@ -23,18 +25,13 @@ from airflow_eos.kafka.transactions.identity import (
     AIRFLOW_EOS,
     NEVER_MS,
     OpenTransaction,
+    TransactionIdentity,
     belongs_to_prefix,
     not_ours,
     owner_of,
     transactional_id_of,
     whose,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 FIRST_ROUND_S = 2.0
 """How long to wait for all brokers in the first round; twice as long in each further round."""

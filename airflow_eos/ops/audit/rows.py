@@ -10,6 +10,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,6 @@ from confluent_kafka.admin._resource import ResourceType
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy.typing as npt
 
     from airflow_eos.kafka.client.settings import KafkaSettings

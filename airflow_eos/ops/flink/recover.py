@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from airflow_eos.core.checkpoint.locations import located
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -16,9 +16,11 @@ from airflow_eos.errors import (
     PipelineAliveError,
     Remedy,
 )
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import require_ended_everywhere
+from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     described,
     list_lookalikes,
@@ -27,18 +29,13 @@ from airflow_eos.kafka.transactions.listing import (
 )
 from airflow_eos.ops.flink.state import (
     CoordinatorState,
+    FlinkCheckpoint,
     ForeignAction,
+    ForeignPlan,
     is_of_flink,
     make_plan,
     read_checkpoint,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
-    from airflow_eos.ops.flink.state import FlinkCheckpoint, ForeignPlan
 
 _METADATA = "_metadata"
 _SHOWN = 50

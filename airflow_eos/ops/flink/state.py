@@ -19,18 +19,13 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, Remedy
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from airflow_eos.kafka.transactions.identity import OpenTransaction
+from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
 COMMITTER, WRITER = "streaming_committer_raw_states", "writer_raw_states"
 """Flink's names of a sink's operator states."""

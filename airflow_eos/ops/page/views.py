@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.locations import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 State = Literal[
     "unreadable",

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_eos.core.checkpoint import read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.heartbeat import ENDED
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.errors import RecoveryError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
 
 log = logging.getLogger(__name__)
 

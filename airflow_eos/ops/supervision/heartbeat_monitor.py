@@ -17,11 +17,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import obstore.exceptions as failures
 
-from airflow_eos.core.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    drain_of,
+    newest_term,
+    read_heartbeat,
+    request_drain,
+)
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, StartedBy, beat_interval
 from airflow_eos.core.checkpoint.liveness import (
@@ -32,9 +38,6 @@ from airflow_eos.core.checkpoint.liveness import (
     process_state,
 )
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
 
 log = logging.getLogger(__name__)
 

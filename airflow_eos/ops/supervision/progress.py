@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 import pendulum
 import structlog
 
-from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
 from airflow_eos.core.checkpoint.liveness import signs_of_life
-from airflow_eos.core.checkpoint.progress import begun_sources, read_state
-from airflow_eos.core.checkpoint.snapshot import read_snapshot
-from airflow_eos.core.protocol.decision import one_line
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+from airflow_eos.core.checkpoint.progress import (
+    CheckpointState,
+    SourceProgress,
+    begun_sources,
+    read_state,
+)
+from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
+from airflow_eos.core.protocol.decision import OpenWork, one_line
+from airflow_eos.core.protocol.participant import Participant, TellsTime
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.recovery.execute import watched
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
-from airflow_eos.ops.blocked import Blocked, find_blocked, next_step
+from airflow_eos.ops.blocked import Blocked, BlockedPartition, find_blocked, next_step
 from airflow_eos.ops.tables import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from airflow_eos.core.checkpoint import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState, SourceProgress
-    from airflow_eos.core.checkpoint.snapshot import Snapshot
-    from airflow_eos.core.protocol.decision import OpenWork
-    from airflow_eos.core.protocol.participant import Participant, TellsTime
-    from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.ops.blocked import BlockedPartition
 
 log = structlog.get_logger(__name__)
 _MARGIN_MS = 5_000

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, read_pipeline
 from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.core.recovery.execute import (
     ALLOWED_BY_DEFAULT,
+    Report,
     execute,
     execute_recovery,
     participant_of,
 )
 from airflow_eos.core.recovery.facts import gather
-from airflow_eos.core.recovery.plan import Action, make_plan
+from airflow_eos.core.recovery.plan import Action, Plan, make_plan
 from airflow_eos.errors import DeliveryError, PipelineAliveError
 from airflow_eos.ops.plan_tables import plan_view, report_view
 from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation, read_pulse
+from airflow_eos.ops.supervision.preflight import FirstConnection
 from airflow_eos.ops.tables import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from airflow_eos.core.checkpoint import Heartbeat
-    from airflow_eos.core.protocol.participant import Participant
-    from airflow_eos.core.recovery.execute import Report
-    from airflow_eos.core.recovery.plan import Plan
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.ops.supervision.preflight import FirstConnection
 
 log = logging.getLogger(__name__)
 

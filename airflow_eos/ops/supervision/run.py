@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from airflow_eos.core.checkpoint import drain_of, read_heartbeat
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    StartedBy,
+    drain_of,
+    read_heartbeat,
+)
 from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
 from airflow_eos.core.checkpoint.heartbeat import ENDED
 from airflow_eos.core.checkpoint.liveness import Standstill, note_process_end
@@ -23,7 +30,7 @@ from airflow_eos.core.checkpoint.recovery_notes import (
     note_restart,
     refusals_noted,
 )
-from airflow_eos.core.checkpoint.standby import standby_of, standbys
+from airflow_eos.core.checkpoint.standby import Standby, standby_of, standbys
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
@@ -49,6 +56,7 @@ from airflow_eos.ops.supervision.exit_status import (
 )
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
+    HeartbeatObservation,
     HeartbeatReading,
     ask_to_drain,
     end_by_force,
@@ -59,13 +67,6 @@ from airflow_eos.ops.supervision.heartbeat_monitor import (
 )
 from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy
-    from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 log = logging.getLogger(__name__)
 

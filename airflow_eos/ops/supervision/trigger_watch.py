@@ -6,29 +6,25 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow_eos.core.arguments import Cancel
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import EosError
 from airflow_eos.ops.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
+    HeartbeatObservation,
     ask_to_drain,
     kill_if_it_beats,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
-    from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.rules import Rules
 
 log = logging.getLogger(__name__)
 
