@@ -50,7 +50,6 @@ def connect(
     """Connect to the participants that a checkpoint names: to all of them, or to none.
 
     Args:
-        members: as ``eos/pipeline.json`` has them.
         reach: by a participant's name or else its kind, how to connect: what the checkpoint must
             not hold, such as passwords. A kind may need nothing.
         store: the checkpoint, where a kind keeps something there.

@@ -149,7 +149,6 @@ def restart_in_progress(
     None where there is neither.
 
     Args:
-        pipeline: the pipeline.
         queued: DAGs of which runs were queued, and none was at work, at the look before.
         except_run: the id of a run that does not count.
     """
@@ -330,7 +329,6 @@ class WatchdogSensor(CheckpointProgressSensor):
     time left; else failed. It is one task: Airflow stores a row and a log for each.
 
     Args:
-        pipeline: the pipeline.
         transactional_id_prefix, participant_conn_ids: see
             :class:`~airflow_eos.sensors.TransactionTimeoutSensor`.
     """

@@ -41,8 +41,6 @@ def answered(question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
     Args:
         question: asks Airflow; asked twice it must do no more than asked once.
-        *args: of the question.
-        **kwargs: of the question.
     """
     asked = _Asked()
     while True:
@@ -118,7 +116,6 @@ class _Asked:
         """Return how long to wait before the question is asked again; None: the error counts.
 
         Args:
-            error: the error that the question met.
             silent: whether the server was found to be away; None: it was not probed.
         """
         if silent is False and not self._was_there:

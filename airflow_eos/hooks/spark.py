@@ -41,7 +41,6 @@ class SparkSubmission:
     app's output while it drains, or it would block on a full pipe and never end.
 
     Args:
-        application: path of the app.
         env: added to this process's environment. It reaches the driver through ``Popen``, never
             through the command line, whatever the cluster manager.
         arguments: the constructor arguments of ``SparkSubmitHook``.
@@ -198,11 +197,6 @@ class SubmitTarget(ClusterManager):
         self, secrets: Secrets, folder: Path, variables: Mapping[str, str]
     ) -> SubmitEnvironment:
         """Write the secrets into files that only this user may read; return the environment.
-
-        Args:
-            secrets: from the connections.
-            folder: private to this start.
-            variables: the other variables.
 
         Raises:
             ConfigurationError: no mounted secret on Kubernetes, where no other way carries secrets.

@@ -49,7 +49,6 @@ class GroupBehind(msgspec.Struct, frozen=True):
     """A consumer group that reads a blocked partition.
 
     Attributes:
-        group: the group's id.
         committed: the offset that the group reads next.
         waiting: number of rows and markers that the group would get if no transaction were open.
             None where it is past the last stable offset: it reads uncommitted rows, not held up.
@@ -64,12 +63,8 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """One partition, and the open transaction that its readers wait for.
 
     Attributes:
-        topic: the topic.
-        partition: the partition's number.
         stable: the last stable offset, where readers stand still.
         end: the end that readers would get to.
-        producer_id: the id of the transaction's producer.
-        producer_epoch: the epoch of the transaction's producer.
         transactional_id: the transaction's id; None where no coordinator tells it.
         owner: the program, by the form of that id; empty where the form is not a known program's.
         state: the coordinator's state of the transaction; or ``hanging``: it is older than a
@@ -79,7 +74,6 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: the age at which its coordinator ends it; None where no coordinator tells it;
             ``NEVER_MS`` where it never does.
         behind_it: the number of further transactions that are open in the partition.
-        groups: the consumer groups whose offsets may be read.
     """
 
     topic: str
@@ -142,11 +136,9 @@ def find_blocked(
     """List the partitions of ``topics`` whose readers are blocked now, with their transactions.
 
     Args:
-        wire: the connections.
         topics: the topics, of which all partitions are searched.
         older_than_ms: leave out younger transactions: one of a batch in flight is normal.
         groups: also return each consumer group's position.
-        deadline_s: how long brokers may be away.
 
     Raises:
         TopicError: a topic does not exist, or may not be read.

@@ -224,8 +224,6 @@ class Recorder:
 
     Args:
         checkpoint: the checkpoint's location, the attribute of every figure.
-        meters: the instruments of the process.
-        tracer: makes a trace of each batch.
     """
 
     def __init__(self, checkpoint: str, meters: Meters, tracer: Tracer) -> None:

@@ -237,7 +237,6 @@ class Environment:
     """An environment archive that was written.
 
     Attributes:
-        path: path of the archive.
         packed, unpacked: size of the archive, and of its files; bytes.
         distributions: name and version of each distribution in the archive, beside ours.
     """
@@ -402,7 +401,6 @@ class Secrets:
 
     Attributes:
         kafka: librdkafka's configuration.
-        storage: options of the checkpoint's object store.
         participants: connection settings of the other participants, by name or kind.
     """
 
@@ -466,7 +464,6 @@ def content_of(application: str, *, conf: Mapping[str, str] | None, **lists: str
     """Return the digests of the app's files on this machine, by path, as JSON; the app's is first.
 
     Args:
-        application: the app's file.
         conf: Spark properties, some of which name files.
         lists: comma-separated ``py_files``, ``files``, ``jars``, ``archives``.
 

@@ -28,9 +28,7 @@ def rehearse(
 
     Args:
         command: the command that starts the app, with its arguments.
-        request: what the app is to rehearse.
         folder: folder of the app's log; removed where this process is killed.
-        storage_options: options of the checkpoint's store.
 
     Raises:
         AppFailedError: the app ended before anything was compared.

@@ -35,9 +35,6 @@ def act(name: str, listed: PipelineEntry, user: str, nonce: str) -> str:
 
     Args:
         name: ``drain``, ``recover`` or ``resume``.
-        listed: the pipeline.
-        user: the name of the user, for logs and requests.
-        nonce: the nonce of this confirmation.
 
     Returns:
         What was done, in a sentence.

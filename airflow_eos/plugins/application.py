@@ -180,7 +180,6 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
     A DAG that cannot be read says so, and does not take another DAG from the page.
 
     Args:
-        dag_id: its id.
         data: the DAG as Airflow has serialized it.
         bundle: the bundle that it comes from, as Airflow says.
     """

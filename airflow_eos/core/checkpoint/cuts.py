@@ -90,8 +90,6 @@ class CutWriter:
     """Writes the cut after each settled batch; where it cannot, that is said, and delivery goes on.
 
     Args:
-        store: the checkpoint.
-        participant: all participants, as one.
         require_in_flight: raises SupersededError where a batch is not the newest any more.
         retained: how many cuts are kept; None: older ones are left to others.
     """

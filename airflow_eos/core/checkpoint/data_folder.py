@@ -59,8 +59,6 @@ class DataFolder:
     Nothing is contacted yet.
 
     Args:
-        location: path or URL of the folder.
-        storage_options: see :meth:`CheckpointStore.open`.
         root: a folder above it, that paths of the backend are relative to; see :meth:`_at`.
 
     Raises:

@@ -224,7 +224,6 @@ class PerishableRows:
     """The rows that tasks keep in a checkpoint because the participants' systems may end the work.
 
     Args:
-        store: the checkpoint.
         keeping: the names of participants whose rows the running query keeps.
     """
 

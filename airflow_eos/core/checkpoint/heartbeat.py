@@ -192,8 +192,6 @@ def drain_of(
     has asked it to stop wants the app down.
 
     Args:
-        store: the checkpoint.
-        heartbeat: the last one.
         known: for callers that start an app where nobody asked it to stop: a damaged request may
             be a person's (CheckpointFormatError). To other callers it says nothing.
     """

@@ -140,10 +140,7 @@ class BatchInput:
     """What each source of the running query reads, as its decisions promise it.
 
     Args:
-        store: the checkpoint.
-        decisions: its decisions.
         reads: what each source reads, by its options.
-        running: the batch that Spark evaluates.
     """
 
     def __init__(
@@ -162,7 +159,6 @@ class BatchInput:
         """Return what the batch reads, by source, with what its offsets stand for.
 
         Args:
-            batch_id: N.
             offsets: the ``offsets/N`` that Spark evaluates the batch with.
 
         Raises:

@@ -91,8 +91,6 @@ def last_word(
     A driver writes its last word before its process ends: so that is read once more.
 
     Args:
-        store: the checkpoint.
-        heartbeat: the last one, just read.
         noted: also read what whoever started it has noted, which is a request more.
     """
     if heartbeat is None or heartbeat.phase in ENDED:
@@ -269,11 +267,7 @@ def with_its_end(store: CheckpointStore, sign: SignOfLife) -> SignOfLife:
 
 
 class LivenessProbe:
-    """A probe of one checkpoint's driver, which compares each look with the one before.
-
-    Args:
-        clock: returns seconds; need not be a time of day.
-    """
+    """A probe of one checkpoint's driver, which compares each look with the one before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence = Standstill(clock)
@@ -326,10 +320,7 @@ def signs_of_life(
     from here to be gone.
 
     Args:
-        store: the checkpoint.
         within_s: seconds after which None is returned if it is not known; None: look on.
-        sleep: waits for so many seconds.
-        clock: returns seconds.
     """
     watch, until = LivenessProbe(clock), None if within_s is None else clock() + within_s
     while True:

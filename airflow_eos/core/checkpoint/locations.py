@@ -540,8 +540,6 @@ def require_outside(location: str, folder: str, *, hidden: bool) -> None:
     """Refuse a checkpoint in a folder of data: its readers, or its cleaner, take all for data.
 
     Args:
-        location: the checkpoint's.
-        folder: the data's.
         hidden: whether readers and cleaner pass over names that begin with ``_`` or a dot.
 
     Raises:

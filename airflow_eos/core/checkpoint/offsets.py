@@ -52,7 +52,6 @@ class OffsetLog:
         """Return the content of ``offsets/N`` with which this process evaluates the batch.
 
         Args:
-            batch_id: N.
             evaluated_at_ms: Spark's time stamp of the batch that it evaluates now
                 (``batchTimestampMs``, what ``current_timestamp()`` gives in it).
 
@@ -246,7 +245,6 @@ def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str
     no start gets past that. Both come after the term, which has stopped whoever ran.
 
     Args:
-        store: the checkpoint.
         topics: those that each source of the query reads, None where that is not known.
 
     Raises:

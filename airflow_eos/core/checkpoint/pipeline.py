@@ -54,7 +54,6 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
 
         Args:
             asked: the participant that is going to be asked for its open work.
-            location: the checkpoint's, for people.
 
         Raises:
             OwnershipError: the two differ; the message names both.

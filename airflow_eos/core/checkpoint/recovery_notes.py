@@ -126,7 +126,6 @@ def next_start(
         noted: the newest replacement that has begun.
         has_failed: whether the run of that number has; False where it goes on or was a success,
             None where nobody knows it any more. A run that began, and is not known, is over.
-        limit: how many replacements there may be.
     """
     number = 0 if noted is None else noted.number - 1
     if noted is not None and has_failed(number) is None:

@@ -92,11 +92,6 @@ def require_finished(store: CheckpointStore) -> None:
 def require_possible(store: CheckpointStore, batch: int, partitions: int) -> None:
     """Refuse, before anything is written, what Spark refuses after it has written ``offsets/N``.
 
-    Args:
-        store: the checkpoint.
-        batch: the newest complete batch.
-        partitions: the number of partitions that is asked for.
-
     Raises:
         RecoveryError: the query has no state, or in a store whose state Spark does not rewrite.
     """

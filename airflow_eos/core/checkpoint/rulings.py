@@ -215,8 +215,6 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
     """Return the ruling that lets the pipeline go on without what is missing of ``promise``.
 
     Args:
-        store: The checkpoint.
-        batch_id: Spark's number of the batch.
         promise: The nonce of the batch's first COMMIT decision.
 
     Raises:

@@ -65,7 +65,6 @@ class Snapshot:
 
     Attributes:
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
-        state: Spark's progress.
         batch: The batch whose decisions were asked for; None before the first one.
         decisions: The decisions of ``batch``, by attempt.
         accepted: A person's ruling on ``batch`` as a whole.
@@ -88,7 +87,6 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     """Read the checkpoint, in the order on which the proof rests.
 
     Args:
-        store: The checkpoint.
         batch: The batch whose decisions are asked for, seen as the newest one before; None for
             the newest one of this reading.
 
@@ -169,8 +167,6 @@ def admitted(
     pruned by then.
 
     Args:
-        store: the checkpoint.
-        participant: all participants, as one.
         asking: the owner that starts; None: the one that the checkpoint names.
 
     Raises:

@@ -152,11 +152,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
 
 
 class StandbyReading:
-    """A reading of the standbys, which compares each look with those before.
-
-    Args:
-        clock: returns seconds that only grow.
-    """
+    """A reading of the standbys, which compares each look with those before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

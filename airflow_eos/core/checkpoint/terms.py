@@ -132,8 +132,6 @@ def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None
     have filled a place that was pruned meanwhile, below a newer term.
 
     Args:
-        store: the checkpoint.
-        taken_by: the driver's name, for people.
         after: take only the term after this one: of two drivers that wait for it, one stops nobody.
 
     Raises:

@@ -181,7 +181,6 @@ class InputChange:
     """How the partitions that a query reads now differ from those that its checkpoint goes on from.
 
     Attributes:
-        location: of the checkpoint.
         batch: the one in flight; None where there is none.
         gone: partitions that are read no more → the offsets of them that this batch was planned to
             read.
@@ -332,7 +331,6 @@ def same_topics_watched(
     read. Ids never come back, so those tasks have read the noted topics.
 
     Args:
-        store: the checkpoint.
         asked: each asks the cluster of one source for topic → id.
 
     Raises:
@@ -354,7 +352,6 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
     """Refuse a topic that has another id than was noted; note those that are new.
 
     Args:
-        store: the checkpoint.
         found: topic → id, as the cluster says now.
 
     Raises:

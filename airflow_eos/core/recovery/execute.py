@@ -205,8 +205,6 @@ def execute(
 
     Args:
         plan: Made a moment or days ago.
-        store: The checkpoint that the plan speaks of.
-        participant: The participants that the plan speaks of, as one.
         allow: The actions that may be done. Orphans are aborted only when ORPHAN is in here; ASK is
             never acted upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
@@ -510,7 +508,6 @@ def participant_of(
 
     Args:
         store: The checkpoint. ``eos/pipeline.json`` never changes, so it may be read first.
-        kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
         prefix: The one whose open work is to be listed, whatever the checkpoint says.
         timeout_s: Seconds to look for each system.
@@ -538,7 +535,6 @@ def watched(
 
     Args:
         store: The checkpoint; all participants that it names are reached.
-        kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
         prefix: Looked at besides them, and alone where nobody has claimed the checkpoint yet.
 

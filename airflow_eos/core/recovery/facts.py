@@ -43,7 +43,6 @@ class Facts:
         listed_batch: The newest batch at the moment just after the listing: nothing that was
             listed can belong to a later one. None before the first batch.
         decisions: The decisions of ``listed_batch``, by attempt.
-        listed: The open work under the pipeline's name.
         outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
         accepted: A person's ruling on ``listed_batch`` as a whole.
         lost_targets: Why work whose target was made again cannot be committed any more.
@@ -112,8 +111,6 @@ def gather(
     """List what is open at the participant, then read all the rest.
 
     Args:
-        store: The checkpoint.
-        participant: The one that is asked.
         look: See :func:`read_facts`.
         admission: See :func:`read_facts`.
 
@@ -143,8 +140,6 @@ def read_facts(
     """Read all facts but the listing; callable again with the same listing as often as needed.
 
     Args:
-        store: The checkpoint.
-        participant: The one that was asked for the listing.
         listed: The work that was open there before this call.
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.

@@ -64,7 +64,6 @@ class Need(NamedTuple):
     """A message that this package sends, and that brokers therefore need to speak.
 
     Attributes:
-        message: the message's class.
         purpose: what the message is sent for; follows "to" in a sentence.
         least: the message's first version that serves the purpose.
         without: what happens where brokers lack the message; empty: nothing can be delivered.
@@ -128,10 +127,7 @@ class Capability:
     """Which brokers speak one needed message.
 
     Attributes:
-        need: the needed message.
         version: the highest that we and all brokers that answered speak; None where one lacks it.
-        having: the brokers that speak the message.
-        lacking: the brokers that do not.
     """
 
     need: Need

@@ -166,8 +166,6 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     Args:
         settings: the settings whose TLS files are read again for each new connection.
-        args: those of the base class.
-        kwargs: those of the base class.
     """
 
     def __init__(self, *args: Any, settings: KafkaSettings, **kwargs: Any) -> None:
@@ -277,7 +275,6 @@ class ConnectionPool:
     ``cluster`` answers questions about the cluster itself, and caches the answers.
 
     Args:
-        settings: where the cluster is and how to log in.
         client_id: shown in the broker's logs and quotas; ``client.id`` of the settings wins.
         timeout_s: how long to look for a first broker.
 

@@ -47,12 +47,7 @@ def _read_code(answer: Any) -> int:
 
 
 class GroupCoordinator:
-    """Client of one consumer group's coordinator.
-
-    Args:
-        wire: the connections to the cluster.
-        group: the group's id.
-    """
+    """Client of one consumer group's coordinator."""
 
     def __init__(self, wire: ConnectionPool, group: str) -> None:
         self.group = group

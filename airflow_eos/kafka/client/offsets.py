@@ -85,8 +85,6 @@ def positions(
     """Return, for each partition, the offset of its beginning, its end or a time.
 
     Args:
-        wire: connections to the cluster.
-        partitions: the partitions.
         when: ``EARLIEST``, ``LATEST``, or a time in ms since the epoch: the offset of the first
             row of that time or later, -1 where there is none.
         committed_only: ``LATEST`` is the last stable offset, not the high watermark.

@@ -79,8 +79,6 @@ def read_span(
     The first and last batch can have rows outside the span. No batch is decompressed.
 
     Args:
-        wire: connections to the cluster.
-        span: the offsets to read.
         committed_only: leave out the rows of transactions that are open or aborted.
         markers: yield transaction markers as well.
         fetch_bytes: bytes per request; a single larger record batch comes whole.
@@ -260,9 +258,7 @@ def _one_log(span: OffsetSpan, position: int, batches: list[FetchedRecordBatch],
     or be rows that the cluster has given up.
 
     Args:
-        span: the offsets that are read.
         position: the offset up to which the span was read; the first response may begin before it.
-        batches: the batches of one response.
         epoch: the leader epoch of the batch before; -1 where there is none.
     """
     if batches[0].base_offset < position > span.first:

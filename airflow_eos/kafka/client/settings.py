@@ -384,7 +384,6 @@ def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> No
     Java reads PKCS#8 in PEM; a key encrypted with PBES2 only from Java 19 on (JDK-8076999).
 
     Args:
-        config: librdkafka's settings.
         java: Java's version, where it is known.
 
     Raises:

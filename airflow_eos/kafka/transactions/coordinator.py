@@ -360,11 +360,6 @@ def require_right_to_end(
 
     The coordinator checks the right first; no producer has the producer id in the request.
 
-    Args:
-        wire: connections to the cluster.
-        transactional_id: the id for which the right is checked.
-        deadline_s: how long to ask.
-
     Raises:
         TransactionError: these credentials lack Write on the id.
         KafkaUnavailableError: the coordinator did not answer within ``deadline_s``.

@@ -85,7 +85,6 @@ def find_hanging(
     """List the hanging transactions of ``topics``, by topic, partition and offset.
 
     Args:
-        wire: the connections.
         topics: the topics, of which all partitions are searched.
         older_than_ms: leave out transactions whose newest row is younger; the module says why.
 
@@ -121,7 +120,6 @@ def end_hanging(
     """Write a transaction's marker into its partition; harmless where another process was quicker.
 
     Args:
-        wire: the connections.
         transaction: one that :func:`find_hanging` or :func:`open_in_partitions` has found.
         commit: only for a transaction that was committed for good: a decision names it, and its
             coordinator has said so.
@@ -300,7 +298,6 @@ def require_ended_everywhere(
     """Check that transactions have ended in every partition, and write the missing markers.
 
     Args:
-        wire: the connections.
         partitions: the partitions of transactions for which EndTxn has answered with success.
         commit: whether they end with a commit; else with an abort.
         deadline_s: how long coordinators may take to write markers, and leaders be away.

@@ -175,11 +175,8 @@ def list_open(
     between listing and describing is left out.
 
     Args:
-        wire: the connections.
-        prefix: the prefix that the ids share.
         except_known: known open transactions, left out to save describing them. Listing tells no
             epoch, so a later transaction with the same id and producer id is left out, too.
-        deadline_s: how long brokers may be away.
 
     Raises:
         TransactionError: not allowed to describe the ids. Kafka itself would leave them out
@@ -407,10 +404,7 @@ class HangingTransaction:
     """A transaction that is open in one partition, with all that its marker needs.
 
     Attributes:
-        topic: the topic where the transaction is open.
-        partition: the partition where the transaction is open.
         start: offset of its first row, which the last stable offset cannot pass.
-        producer_id: the id of the producer that wrote it.
         producer_epoch: the producer's newest epoch that the partition has seen.
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch. Its writer

@@ -132,8 +132,6 @@ class PrefixLedger:
     """Reader and writer of one prefix's claims and notes.
 
     Args:
-        settings: the cluster's settings.
-        prefix: the transactional id prefix.
         topic: the topic of the records, if a checkpoint names it; else the one in the settings.
     """
 

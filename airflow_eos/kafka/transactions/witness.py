@@ -71,8 +71,6 @@ def later_than(
     """Return what was delivered under ``prefix`` after ``promised``, for people; empty: nothing.
 
     Args:
-        wire: the connections.
-        prefix: the prefix that the ids share.
         promised: what the decisions that stand in the checkpoint name, in their order.
 
     Raises:

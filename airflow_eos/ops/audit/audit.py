@@ -84,8 +84,6 @@ def unjudged(
     Args:
         inputs: the rows that went in, as far as they are there.
         outputs: the rows that came out, as far as they are there.
-        compared: inputs and outputs, row by row.
-        sources: the input as the checkpoint tells it.
         moved: topics of the input that were written to, or cut off, while they were audited.
         expression: the one that names a row.
         order_by: the one that gives a row's key.

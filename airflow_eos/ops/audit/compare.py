@@ -126,8 +126,6 @@ def compare(
     and input partition, behind which the missing one would be.
 
     Args:
-        sources: the topics that the query reads.
-        outputs: the topics that the query writes.
         read: the offsets that the query has read; None: nobody says, and all of the input counts.
         skipped: topic, partition, and the offsets from the first to before the last that a person
             has said are stepped over: rows that lack of them are given up, and not lost.

@@ -131,7 +131,6 @@ class AuditConsumer(Consumer):
     """A consumer that remembers whether it was refused: librdkafka only goes on trying.
 
     Attributes:
-        servers: the bootstrap servers.
         refusal: the error with which they refused the client.
     """
 

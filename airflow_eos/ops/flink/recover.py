@@ -53,11 +53,8 @@ def plan_flink(
     """Return the plan for the transactions that Flink left open; change nothing.
 
     Args:
-        wire: connections to the cluster that the job wrote to.
         location: folder of the completed checkpoint that Flink is to be restored from.
         prefixes: ``sink.transactional-id-prefix`` of the sinks whose transactions are planned.
-        storage_options: options of the checkpoint's store.
-        deadline_s: how long brokers may be away.
 
     Raises:
         ConfigurationError: no sink of the checkpoint has one of the prefixes.
@@ -121,7 +118,6 @@ def recover_flink(
     leaves out (KAFKA-20734) is written: Flink's next commit would show what was aborted.
 
     Args:
-        wire: connections, as for :func:`plan_flink`.
         plan: the plan that a person has seen.
         give_up_lost: go on although some promised transactions cannot be committed any more.
         quiet_s: for how long no row may be written, so that the job counts as stopped.

@@ -68,8 +68,6 @@ def create_app(
     """Create the application, without a route that changes anything.
 
     Args:
-        host: says which pipelines there are.
-        board: reads the pipelines.
         user: a FastAPI dependency of every route: returns the user, or raises an HTTPException.
         read_only: whether the page says that it has no buttons.
     """

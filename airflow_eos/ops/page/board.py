@@ -55,9 +55,7 @@ class Answers(Generic[T]):
 
     Args:
         threads: how many questions are asked at a time.
-        within_s: how long a caller waits.
         fresh_s: for how many seconds an answer is returned again.
-        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -210,7 +208,6 @@ class Board:
     """The views of all pipelines, cached for any number of callers at once.
 
     Args:
-        stall_after_ms: see :func:`airflow_eos.ops.page.pipeline_state.state_of`.
         fresh_s, within_s: see :data:`FRESH_S` and :data:`WITHIN_S`; a test gives its own.
     """
 

@@ -252,8 +252,6 @@ def state_of(
     """Return the pipeline's state, and the reason in one sentence.
 
     Args:
-        found: the checkpoint's snapshot.
-        drain: the drain request to the last driver.
         stall_after_ms: the age above which a commit, a batch in flight or a start is a stall.
         alive: whether the pipeline was seen to be alive; None where that is not known yet.
         beaten_at_ms: when the last heartbeat was written, by the store's clock.
@@ -330,12 +328,7 @@ def watch_of(
 
 
 class PipelineSnapshot:
-    """Reads one pipeline's checkpoint again and again, and sees what changes in between.
-
-    Args:
-        listed: the pipeline.
-        stall_after_ms: see :func:`airflow_eos.ops.page.pipeline_state.state_of`.
-    """
+    """Reads one pipeline's checkpoint again and again, and sees what changes in between."""
 
     def __init__(self, listed: PipelineEntry, stall_after_ms: int) -> None:
         self.listed = listed

@@ -43,13 +43,10 @@ class Drill:
     """A drill on one scratch pipeline.
 
     Args:
-        store: the scratch pipeline's checkpoint.
         is_ours: whether the driver of a heartbeat may be ended; no other driver ever is.
-        feed: writes rows for the app to read.
         first_batch_within_s: time for the app to start and commit.
         recovered_within_s: time for its successor to commit; then the drill gives up.
         kill: ends the driver of a heartbeat, and returns what was done.
-        sleep, clock: replaced by tests.
     """
 
     store: CheckpointStore

@@ -128,8 +128,6 @@ def ended(
     """Return how the app of ``submission`` ended, or None where it has not.
 
     Args:
-        seen: the last look at the heartbeat.
-        submission: the start of the app.
         process: the app's own process; None where only the heartbeat tells.
         patience: the times after which silence counts as the end.
         since_start_s: seconds since the app was started or adopted; for a running process, since it

@@ -94,10 +94,8 @@ class HeartbeatReading:
     """Reads the heartbeat of one checkpoint again and again; for one thread at a time.
 
     Args:
-        store: the checkpoint.
         every_s: seconds between two looks, as the caller means to look.
         reopen: opens the store with current keys, once the store has refused the former ones.
-        clock: returns seconds; need not be a time of day.
     """
 
     def __init__(
@@ -212,7 +210,6 @@ class ClusterManager:
     Attributes:
         master: Spark's master URL, of the connection.
         is_cluster: whether drivers run in the cluster (deploy mode ``cluster``), not on the worker.
-        namespace: the namespace of the pods.
         pod: the name of the driver's pod, where the user's own settings have it.
     """
 

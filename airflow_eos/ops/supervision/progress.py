@@ -58,8 +58,6 @@ class ProgressReading:
     """One look at a checkpoint.
 
     Attributes:
-        state: Spark's progress.
-        heartbeat: the newest heartbeat.
         unread: how many offsets are still to be read; None where that is not known.
         now_ms: when the newest heartbeat was written, by the store's clock.
         alive: whether the heartbeat was seen to change; None where there was no second look.
@@ -86,7 +84,6 @@ def judge(
     """Judge the health of the pipeline; ``earlier`` is the look that suspected a stall.
 
     Args:
-        seen: the look to judge.
         max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
         earlier: an observation at least :func:`confirm_after_ms` older.
     """
@@ -329,7 +326,6 @@ class ProgressJudge:
     """The judge of one checkpoint by at most one target; without one, for any progress at all.
 
     Attributes:
-        checkpoint: location of the checkpoint.
         max_age_ms: see :func:`airflow_eos.ops.supervision.progress.judge`.
         batch_id: done once this batch is committed.
         since_batch: done once a later batch is committed, or the pipeline is idle.
@@ -396,7 +392,6 @@ class SeenOpen:
     """The least age of open work: since when the reader saw it, by one clock of the reader's.
 
     Args:
-        clock: seconds.
         since: when earlier looks first saw open work, by its name.
     """
 
@@ -496,7 +491,6 @@ class BlockedJudge:
     """The judge of transactions, of any program, that hold the readers of topics up.
 
     Attributes:
-        topics: topics to look at.
         max_age_ms: transactions older than this are found.
     """
 

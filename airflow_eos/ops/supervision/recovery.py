@@ -43,15 +43,11 @@ class Recovery:
     """The recovery of one pipeline: its checkpoint, and how to reach its participants.
 
     Attributes:
-        checkpoint: location of the checkpoint.
-        kafka: settings of the Kafka cluster.
         prefix: prefix of the transactional ids; None: the prefix that the checkpoint names.
-        storage_options: options of the checkpoint's object store; may hold secrets.
         reach: connection settings of the other participants, by name or kind; may hold secrets.
         patience: how long a heartbeat is watched. A driver that beats again meanwhile is alive;
             one that stands still for three of its intervals is recovered then.
         first: a connection to Kafka that is open already; the first recovery takes it over.
-        sleep, clock: seconds; a test gives its own.
     """
 
     checkpoint: str
@@ -168,7 +164,6 @@ def recover_before_start(
     """End the transactions that a former driver left open; refuse where another driver runs.
 
     Args:
-        recovery: the pipeline.
         known_dead: tells whether the driver of a heartbeat was seen to end, or to be silent.
         act: False prints the plan only.
 
