@@ -131,7 +131,6 @@ def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers:
     Where some are pruned, it is not told how many rows an output got, or where they begin.
 
     Args:
-        store: the checkpoint.
         event: the one whose batches are meant.
         bootstrap_servers: the cluster's; the first server is the namespace, as everywhere.
 

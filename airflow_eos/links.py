@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,8 +17,6 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_eos.core.checkpoint import Heartbeat
 
 log = logging.getLogger(__name__)

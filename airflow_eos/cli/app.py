@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -31,12 +32,7 @@ from airflow_eos.cli import (
 )
 from airflow_eos.cli.options import PlainCommand, PlainGroup, tell_json
 from airflow_eos.cli.project import FILE, ProjectCommand
-from airflow_eos.errors import EosError, printable_lines, sayable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.errors import Remedy
+from airflow_eos.errors import EosError, Remedy, printable_lines, sayable
 
 _UsageError: Any = typer.BadParameter.__base__  # typer has a click of its own in newer releases
 ERROR = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,8 +32,6 @@ from airflow_eos.core.settings import INTERVAL, AppSettings
 from airflow_eos.errors import ConfigurationError, EosError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
     from airflow_eos.core.protocol.decision import Guarantee

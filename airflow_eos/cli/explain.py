@@ -6,7 +6,8 @@ import inspect
 import re
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
@@ -20,9 +21,6 @@ from airflow_eos.errors import (
     EosError,
     advice,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NAME = re.compile(r"[a-z]+error", re.IGNORECASE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +30,6 @@ from airflow_eos.errors import PipelineAliveError, Remedy
 from airflow_eos.ops.tables import duration, plain, show, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.transactions.coordinator import EndResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,6 @@ from airflow_eos.core.settings import SETTINGS
 from airflow_eos.errors import ConfigurationError, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 SOMETHING_TO_DO, NEEDS_PERSON = 3, 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,8 +45,6 @@ from airflow_eos.errors import (
 from airflow_eos.ops.tables import show
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.core.protocol.participant import Ownership

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -37,10 +38,6 @@ from airflow_eos.errors import (
 from airflow_eos.ops.tables import WIDTH, duration, plain, show, time_left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.console import RenderableType
-
     from airflow_eos.core.checkpoint.liveness import LivenessProbe
     from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.core.checkpoint.progress import CheckpointState

@@ -10,19 +10,18 @@ module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.protocol.participant import Member, Participant
 from airflow_eos.core.protocol.participant_group import reach_all
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.participant import Member, Participant
 
 KINDS = (
     *("kafka", "files", "postgres", "mysql", "upsert", "wal", "delta", "iceberg"),
@@ -51,7 +50,6 @@ def connect(
     """Connect to the participants that a checkpoint names: to all of them, or to none.
 
     Args:
-        members: as ``eos/pipeline.json`` has them.
         reach: by a participant's name or else its kind, how to connect: what the checkpoint must
             not hold, such as passwords. A kind may need nothing.
         store: the checkpoint, where a kind keeps something there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +21,6 @@ from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_s
 from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
@@ -150,7 +149,6 @@ def restart_in_progress(
     None where there is neither.
 
     Args:
-        pipeline: the pipeline.
         queued: DAGs of which runs were queued, and none was at work, at the look before.
         except_run: the id of a run that does not count.
     """
@@ -331,7 +329,6 @@ class WatchdogSensor(CheckpointProgressSensor):
     time left; else failed. It is one task: Airflow stores a row and a log for each.
 
     Args:
-        pipeline: the pipeline.
         transactional_id_prefix, participant_conn_ids: see
             :class:`~airflow_eos.sensors.TransactionTimeoutSensor`.
     """

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,8 +20,6 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from airflow.sdk import Connection
 
 log = logging.getLogger(__name__)
@@ -42,8 +41,6 @@ def answered(question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
     Args:
         question: asks Airflow; asked twice it must do no more than asked once.
-        *args: of the question.
-        **kwargs: of the question.
     """
     asked = _Asked()
     while True:
@@ -119,7 +116,6 @@ class _Asked:
         """Return how long to wait before the question is asked again; None: the error counts.
 
         Args:
-            error: the error that the question met.
             silent: whether the server was found to be away; None: it was not probed.
         """
         if silent is False and not self._was_there:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,6 @@ from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.store import mask_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import jinja2
     from airflow.sdk import Context
 

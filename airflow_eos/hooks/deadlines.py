@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow.sdk import BaseOperator
 
 

@@ -12,25 +12,21 @@ import contextvars
 import os
 import subprocess
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_eos.core.checkpoint import StartedBy
 from airflow_eos.core.settings import READ_ONCE, SECRET_FILES, SETTINGS
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.hooks.store import extra_of
-from airflow_eos.ops.packaging import write_private
+from airflow_eos.ops.packaging import Secrets, write_private
 from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager
 from airflow_eos.secret_names import spark_redaction_regex
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from airflow_eos.core.checkpoint import StartedBy
-    from airflow_eos.ops.packaging import Secrets
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Prefixes of variables with the worker's settings and secrets, which no driver is given."""
@@ -45,7 +41,6 @@ class SparkSubmission:
     app's output while it drains, or it would block on a full pipe and never end.
 
     Args:
-        application: path of the app.
         env: added to this process's environment. It reaches the driver through ``Popen``, never
             through the command line, whatever the cluster manager.
         arguments: the constructor arguments of ``SparkSubmitHook``.
@@ -202,11 +197,6 @@ class SubmitTarget(ClusterManager):
         self, secrets: Secrets, folder: Path, variables: Mapping[str, str]
     ) -> SubmitEnvironment:
         """Write the secrets into files that only this user may read; return the environment.
-
-        Args:
-            secrets: from the connections.
-            folder: private to this start.
-            variables: the other variables.
 
         Raises:
             ConfigurationError: no mounted secret on Kubernetes, where no other way carries secrets.

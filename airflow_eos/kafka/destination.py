@@ -12,13 +12,14 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from airflow_eos.errors import RowError, TopicError
-from airflow_eos.kafka.client.codecs import NAMES, codec
+from airflow_eos.kafka.client.codecs import NAMES, Codec, codec
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.records import FRAME_BYTES, HEADER_BYTES, first_record
 from airflow_eos.kafka.columns import (
     explicit_partitions,
@@ -28,10 +29,6 @@ from airflow_eos.kafka.columns import (
     timestamps_of,
     topics_of,
 )
-
-if TYPE_CHECKING:
-    from airflow_eos.kafka.client.codecs import Codec
-    from airflow_eos.kafka.client.connection import ConnectionPool
 
 _NEVER_BYTES = (1 << 31) - (1 << 20)
 """The size from which a row fits no request, however well it may compress."""

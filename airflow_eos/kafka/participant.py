@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.snapshot import newest_promises
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.decision import Outcome, require_own
-from airflow_eos.core.protocol.participant import ANEW, Member
+from airflow_eos.core.protocol.cut import BatchEnd
+from airflow_eos.core.protocol.decision import (
+    Decision,
+    OpenWork,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+    require_own,
+)
+from airflow_eos.core.protocol.participant import ANEW, Member, Owner, Ownership
+from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -51,13 +61,6 @@ from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, o
 from airflow_eos.kafka.transactions.outcomes import made_again, outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.witness import later_than
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.cut import BatchEnd
-    from airflow_eos.core.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
-    from airflow_eos.core.protocol.participant import Owner, Ownership
-    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 
 PREFIX = "transactional_id_prefix"
 TOPIC = "prefixes_topic"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,11 +23,9 @@ from airflow_eos.kafka.client.cluster import (
     TRANSACTIONS,
     topic_refused,
 )
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, two_phase_refused
-
-if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import ConnectionPool
 
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _POLICY = "cleanup.policy"

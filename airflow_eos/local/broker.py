@@ -163,8 +163,6 @@ def server_properties(
     """Return the text of one node's ``server.properties``.
 
     Args:
-        node: the node.
-        nodes: all nodes of the cluster.
         listeners: further listeners, name to security protocol.
         extra: properties of the caller, which override ours.
     """
@@ -253,7 +251,6 @@ class BrokerProcess:
 
         Args:
             properties: text of ``server.properties``.
-            cluster_id: the cluster's id, which all nodes share.
             features: levels of features that differ from the release's own.
         """
         self.node.data.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -28,8 +28,6 @@ from airflow_eos.links import LINKS
 from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from airflow.sdk import BaseOperatorLink
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,6 @@ from airflow_eos.secret_names import is_secret
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint.rehearsal import RehearsalRequest

@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.messages import (
@@ -30,16 +32,11 @@ from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, NEVER_MS, owner
 from airflow_eos.kafka.transactions.listing import (
     ENDED,
     ENDING,
+    HangingTransaction,
     open_in_partitions,
     require_all_told,
     transactions_of_producers,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 UNKNOWN = "not known"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0
@@ -52,7 +49,6 @@ class GroupBehind(msgspec.Struct, frozen=True):
     """A consumer group that reads a blocked partition.
 
     Attributes:
-        group: the group's id.
         committed: the offset that the group reads next.
         waiting: number of rows and markers that the group would get if no transaction were open.
             None where it is past the last stable offset: it reads uncommitted rows, not held up.
@@ -67,12 +63,8 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """One partition, and the open transaction that its readers wait for.
 
     Attributes:
-        topic: the topic.
-        partition: the partition's number.
         stable: the last stable offset, where readers stand still.
         end: the end that readers would get to.
-        producer_id: the id of the transaction's producer.
-        producer_epoch: the epoch of the transaction's producer.
         transactional_id: the transaction's id; None where no coordinator tells it.
         owner: the program, by the form of that id; empty where the form is not a known program's.
         state: the coordinator's state of the transaction; or ``hanging``: it is older than a
@@ -82,7 +74,6 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: the age at which its coordinator ends it; None where no coordinator tells it;
             ``NEVER_MS`` where it never does.
         behind_it: the number of further transactions that are open in the partition.
-        groups: the consumer groups whose offsets may be read.
     """
 
     topic: str
@@ -145,11 +136,9 @@ def find_blocked(
     """List the partitions of ``topics`` whose readers are blocked now, with their transactions.
 
     Args:
-        wire: the connections.
         topics: the topics, of which all partitions are searched.
         older_than_ms: leave out younger transactions: one of a batch in flight is normal.
         groups: also return each consumer group's position.
-        deadline_s: how long brokers may be away.
 
     Raises:
         TopicError: a topic does not exist, or may not be read.

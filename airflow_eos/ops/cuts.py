@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +24,6 @@ from airflow_eos.errors import CheckpointError, ConfigurationError, InputError, 
 from airflow_eos.ops.settled import hours_reached, newest_settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
 
 __all__ = [

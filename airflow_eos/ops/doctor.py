@@ -6,23 +6,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat
 from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+from airflow_eos.core.checkpoint.progress import CheckpointState
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.checkpoint.snapshot import admitted
-from airflow_eos.core.checkpoint.store import race_create, read_clock, sentence_of
+from airflow_eos.core.checkpoint.store import RaceResult, race_create, read_clock, sentence_of
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
+from airflow_eos.core.protocol.decision import Guarantee
+from airflow_eos.core.protocol.participant import Admission, StartFacts
 from airflow_eos.core.recovery.execute import plan_recovery
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
-from airflow_eos.kafka.client.cluster import TWO_PHASE, TWO_PHASE_SETTING
+from airflow_eos.kafka.client.cluster import TWO_PHASE, TWO_PHASE_SETTING, BrokerCapabilities
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
@@ -35,17 +40,6 @@ from airflow_eos.kafka.transactions.listing import untimed
 from airflow_eos.local.jars import MINIMUM_JAVA, java_version, locked_versions, pyspark_version
 from airflow_eos.ops.supervision.preflight import TimeoutBudget, of_prefix
 from airflow_eos.ops.supervision.progress import HELD_UP_AFTER_MS, outputs_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.checkpoint.store import RaceResult
-    from airflow_eos.core.protocol.decision import Guarantee
-    from airflow_eos.core.protocol.participant import Admission, StartFacts
-    from airflow_eos.kafka.client.cluster import BrokerCapabilities
 
 Verdict = Literal["ok", "warn", "fail"]
 

@@ -17,7 +17,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
@@ -40,14 +40,11 @@ from airflow_eos.core.delivery.observer import (
     TasksPrepared,
     Watched,
 )
-from airflow_eos.core.protocol.decision import Outcome, Verdict
+from airflow_eos.core.protocol.decision import Outcome, Verdict, WorkIdentity
 from airflow_eos.core.tally import RETRY_COUNTS
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
-
     from airflow_eos.core.checkpoint.heartbeat import Phase
-    from airflow_eos.core.protocol.decision import WorkIdentity
 
 Step = Literal["plan", "look", "prepare", "decide", "settle", "commit"]
 
@@ -227,8 +224,6 @@ class Recorder:
 
     Args:
         checkpoint: the checkpoint's location, the attribute of every figure.
-        meters: the instruments of the process.
-        tracer: makes a trace of each batch.
     """
 
     def __init__(self, checkpoint: str, meters: Meters, tracer: Tracer) -> None:

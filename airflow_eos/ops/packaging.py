@@ -30,19 +30,15 @@ import sysconfig
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError, Remedy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 OURS = "airflow-provider-eos"
 _NEVER = ("..", "/", "pyarrow/tests/", "pyarrow/include/")
@@ -241,7 +237,6 @@ class Environment:
     """An environment archive that was written.
 
     Attributes:
-        path: path of the archive.
         packed, unpacked: size of the archive, and of its files; bytes.
         distributions: name and version of each distribution in the archive, beside ours.
     """
@@ -406,7 +401,6 @@ class Secrets:
 
     Attributes:
         kafka: librdkafka's configuration.
-        storage: options of the checkpoint's object store.
         participants: connection settings of the other participants, by name or kind.
     """
 
@@ -470,7 +464,6 @@ def content_of(application: str, *, conf: Mapping[str, str] | None, **lists: str
     """Return the digests of the app's files on this machine, by path, as JSON; the app's is first.
 
     Args:
-        application: the app's file.
         conf: Spark properties, some of which name files.
         lists: comma-separated ``py_files``, ``files``, ``jars``, ``archives``.
 

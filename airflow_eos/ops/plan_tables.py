@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from airflow_eos.core.recovery.plan import Action
+from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step
 from airflow_eos.ops.tables import duration, plain, table, time_left
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.core.protocol.participant import Member
     from airflow_eos.core.recovery.execute import Report
-    from airflow_eos.core.recovery.plan import Plan, Seal, Step
 
 _STYLE = {
     Action.COMMIT: "green",

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.rehearsal import REPORT, RehearsalReport
+from airflow_eos.core.checkpoint.rehearsal import REPORT, RehearsalReport, RehearsalRequest
 from airflow_eos.errors import AppFailedError, Remedy
 from airflow_eos.local.process import run_guarded, tail
 from airflow_eos.ops.tables import plain, table
 from airflow_eos.secret_names import is_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from rich.console import RenderableType
-
-    from airflow_eos.core.checkpoint.rehearsal import RehearsalRequest
 
 _MASKED = "***"
 
@@ -35,9 +28,7 @@ def rehearse(
 
     Args:
         command: the command that starts the app, with its arguments.
-        request: what the app is to rehearse.
         folder: folder of the app's log; removed where this process is killed.
-        storage_options: options of the checkpoint's store.
 
     Raises:
         AppFailedError: the app ended before anything was compared.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,14 +21,16 @@ from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.layout import batches_in
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.rulings import is_accepted
-from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets, parse_offsets
+from airflow_eos.core.checkpoint.spark_log import (
+    OffsetsEntry,
+    SparkLog,
+    kafka_offsets,
+    parse_offsets,
+)
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.participant import ANEW
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy, SupersededError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.spark_log import OffsetsEntry
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 __all__ = [
     "Settled",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow.exceptions import DagRunAlreadyExists
 from airflow.providers.common.compat.sdk import AirflowException
@@ -15,7 +15,7 @@ from airflow_eos.core.checkpoint import drain_newest, read_heartbeat
 from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.recovery_notes import driver_of, next_start, resumption_of
 from airflow_eos.errors import ConfigurationError, Remedy
-from airflow_eos.ops.page.views import ButtonView
+from airflow_eos.ops.page.views import ButtonView, PipelineEntry, PipelineRow
 from airflow_eos.plugins.internals import (
     DagRun,
     DagRunTriggeredByType,
@@ -23,11 +23,6 @@ from airflow_eos.plugins.internals import (
     create_session,
     trigger_dag,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from airflow_eos.ops.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
 """Limit of runs in the place of one driver, each after the run before it has failed; as in
@@ -40,9 +35,6 @@ def act(name: str, listed: PipelineEntry, user: str, nonce: str) -> str:
 
     Args:
         name: ``drain``, ``recover`` or ``resume``.
-        listed: the pipeline.
-        user: the name of the user, for logs and requests.
-        nonce: the nonce of this confirmation.
 
     Returns:
         What was done, in a sentence.

@@ -12,9 +12,9 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -46,9 +46,6 @@ from airflow_eos.plugins.internals import (
     get_auth_manager,
     get_user,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 log = structlog.get_logger(__name__)
 
@@ -183,7 +180,6 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
     A DAG that cannot be read says so, and does not take another DAG from the page.
 
     Args:
-        dag_id: its id.
         data: the DAG as Airflow has serialized it.
         bundle: the bundle that it comes from, as Airflow says.
     """

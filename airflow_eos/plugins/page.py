@@ -7,15 +7,13 @@ application is built with the first request.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio.to_thread
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 PREFIX = "/eos"
 

@@ -22,23 +22,22 @@ from airflow_eos.core.arguments import Flag, spelled
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.configured import OutputConfig
 from airflow_eos.core.delivery.options import AppFacts
+from airflow_eos.core.delivery.outputs import Output
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.start_position import StartPosition
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.core.settings import READ_ONCE, SECRET_FILES, SETTINGS, AppSettings
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.sink import kafka_sink
+from airflow_eos.kafka.sink import KafkaSink, kafka_sink
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.sinks.source import tuned_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.core.delivery.outputs import Output
     from airflow_eos.core.delivery.query import ExactlyOnceQuery
     from airflow_eos.core.delivery.source import OwnSource
-    from airflow_eos.core.protocol.decision import Guarantee
-    from airflow_eos.kafka.sink import KafkaSink
 
 
 def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:

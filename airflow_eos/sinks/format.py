@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.delivery.options import nearest
-from airflow_eos.core.delivery.query import Drained
+from airflow_eos.core.delivery.query import Drained, ExactlyOnceQuery
 from airflow_eos.core.delivery.spark_session import QuerySettings, trigger_interval
 from airflow_eos.core.settings import SETTINGS, AppSettings
 from airflow_eos.errors import ConfigurationError, Remedy
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from airflow_eos.core.delivery.query import ExactlyOnceQuery
 
 JAR = Path(__file__).parent / "java" / "eos-sink.jar"
 """What Spark needs to know the format, at its start."""

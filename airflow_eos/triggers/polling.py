@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +14,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_eos.errors import EosError, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
     from airflow_eos.hooks.store import CheckpointStoreHook
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.ops.supervision.progress import SeenOpen

@@ -15,58 +15,31 @@
 
 from __future__ import annotations
 
-from airflow_eos.core.checkpoint.backend import StoredObject
-from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.drain import (
-    DrainRequest,
-    clear_drain,
-    drain_newest,
-    drain_requested,
-    request_drain,
-    standing_request,
-)
-from airflow_eos.core.checkpoint.heartbeat import (
-    Heartbeat,
-    Phase,
-    StartedBy,
-    drain_of,
-    read_heartbeat,
-    write_heartbeat,
-)
-from airflow_eos.core.checkpoint.offsets import OffsetLog
-from airflow_eos.core.checkpoint.pipeline import PipelineIdentity, claim, read_pipeline
-from airflow_eos.core.checkpoint.progress import CheckpointState, SourceProgress, read_state
-from airflow_eos.core.checkpoint.store import CheckpointStore
-from airflow_eos.core.checkpoint.terms import Tenure, Term, newest_term, take_term
-from airflow_eos.core.protocol.decision import Decision, Verdict
-
-__all__ = [
-    "CheckpointState",
-    "CheckpointStore",
-    "Decision",
-    "DecisionLog",
-    "DrainRequest",
-    "Heartbeat",
-    "OffsetLog",
-    "Phase",
-    "PipelineIdentity",
-    "SourceProgress",
-    "StartedBy",
-    "StoredObject",
-    "Tenure",
-    "Term",
-    "Verdict",
-    "claim",
-    "clear_drain",
-    "drain_newest",
-    "drain_of",
-    "drain_requested",
-    "newest_term",
-    "read_heartbeat",
-    "read_pipeline",
-    "read_state",
-    "request_drain",
-    "standing_request",
-    "take_term",
-    "write_heartbeat",
-]
+from airflow_eos.core.checkpoint.backend import StoredObject as StoredObject
+from airflow_eos.core.checkpoint.decisions import DecisionLog as DecisionLog
+from airflow_eos.core.checkpoint.drain import DrainRequest as DrainRequest
+from airflow_eos.core.checkpoint.drain import clear_drain as clear_drain
+from airflow_eos.core.checkpoint.drain import drain_newest as drain_newest
+from airflow_eos.core.checkpoint.drain import drain_requested as drain_requested
+from airflow_eos.core.checkpoint.drain import request_drain as request_drain
+from airflow_eos.core.checkpoint.drain import standing_request as standing_request
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat as Heartbeat
+from airflow_eos.core.checkpoint.heartbeat import Phase as Phase
+from airflow_eos.core.checkpoint.heartbeat import StartedBy as StartedBy
+from airflow_eos.core.checkpoint.heartbeat import drain_of as drain_of
+from airflow_eos.core.checkpoint.heartbeat import read_heartbeat as read_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import write_heartbeat as write_heartbeat
+from airflow_eos.core.checkpoint.offsets import OffsetLog as OffsetLog
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity as PipelineIdentity
+from airflow_eos.core.checkpoint.pipeline import claim as claim
+from airflow_eos.core.checkpoint.pipeline import read_pipeline as read_pipeline
+from airflow_eos.core.checkpoint.progress import CheckpointState as CheckpointState
+from airflow_eos.core.checkpoint.progress import SourceProgress as SourceProgress
+from airflow_eos.core.checkpoint.progress import read_state as read_state
+from airflow_eos.core.checkpoint.store import CheckpointStore as CheckpointStore
+from airflow_eos.core.checkpoint.terms import Tenure as Tenure
+from airflow_eos.core.checkpoint.terms import Term as Term
+from airflow_eos.core.checkpoint.terms import newest_term as newest_term
+from airflow_eos.core.checkpoint.terms import take_term as take_term
+from airflow_eos.core.protocol.decision import Decision as Decision
+from airflow_eos.core.protocol.decision import Verdict as Verdict

@@ -9,24 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import structlog
 
 from airflow_eos.core.checkpoint.backend import CUTS, cut_path
 from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.rulings import Acceptance
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position
+from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position, Seekable
 from airflow_eos.core.protocol.decision import encode, one_line
+from airflow_eos.core.protocol.participant import Member, Participant
 from airflow_eos.core.protocol.participant_group import alone
+from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError, SupersededError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.rulings import Acceptance
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.cut import Seekable
-    from airflow_eos.core.protocol.participant import Member, Participant
-    from airflow_eos.core.protocol.promise import Promise
 
 log = structlog.get_logger(__name__)
 
@@ -93,8 +90,6 @@ class CutWriter:
     """Writes the cut after each settled batch; where it cannot, that is said, and delivery goes on.
 
     Args:
-        store: the checkpoint.
-        participant: all participants, as one.
         require_in_flight: raises SupersededError where a batch is not the newest any more.
         retained: how many cuts are kept; None: older ones are left to others.
     """

@@ -11,8 +11,11 @@ import errno
 import io
 import os
 import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import obstore.exceptions as failures
 
@@ -28,11 +31,6 @@ from airflow_eos.core.checkpoint.locations import (
 )
 from airflow_eos.core.checkpoint.store import CheckpointStore, open_backend
 from airflow_eos.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -61,8 +59,6 @@ class DataFolder:
     Nothing is contacted yet.
 
     Args:
-        location: path or URL of the folder.
-        storage_options: see :meth:`CheckpointStore.open`.
         root: a folder above it, that paths of the backend are relative to; see :meth:`_at`.
 
     Raises:

@@ -10,10 +10,13 @@ import hashlib
 import re
 import time
 import uuid
+from collections.abc import Collection, Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, EOS, decision_path
 from airflow_eos.core.checkpoint.layout import batch_folders, newest_planned, numbers_in
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Decision, Verdict, check_name, encode, is_key
 from airflow_eos.core.protocol.participant import decision_lost
 from airflow_eos.errors import (
@@ -25,12 +28,7 @@ from airflow_eos.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from io import BytesIO
-
     import pyarrow as pa
-
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 _FOLDERS_ONE_BY_ONE = 100
@@ -226,7 +224,6 @@ class PerishableRows:
     """The rows that tasks keep in a checkpoint because the participants' systems may end the work.
 
     Args:
-        store: the checkpoint.
         keeping: the names of participants whose rows the running query keeps.
     """
 

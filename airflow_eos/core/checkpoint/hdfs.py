@@ -18,12 +18,13 @@ import os
 import re
 import threading
 import uuid
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -32,9 +33,6 @@ from obstore.exceptions import AlreadyExistsError
 from airflow_eos.core.checkpoint.backend import Content, require_readable
 from airflow_eos.core.checkpoint.locations import HDFS, located, printable
 from airflow_eos.errors import ConfigurationError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 

@@ -10,21 +10,17 @@ import hashlib
 import re
 import uuid
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
-from airflow_eos.core.checkpoint.drain import drain_requested, standing_request
+from airflow_eos.core.checkpoint.drain import DrainRequest, drain_requested, standing_request
 from airflow_eos.core.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Evidence, encode, one_line
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.drain import DrainRequest
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-
 
 STARTED_BY = "EOS_STARTED_BY"
 """The environment variable that tells a driver which start it is; see :class:`StartedBy`."""
@@ -196,8 +192,6 @@ def drain_of(
     has asked it to stop wants the app down.
 
     Args:
-        store: the checkpoint.
-        heartbeat: the last one.
         known: for callers that start an app where nobody asked it to stop: a damaged request may
             be a person's (CheckpointFormatError). To other callers it says nothing.
     """

@@ -10,20 +10,17 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import structlog
 
-from airflow_eos.core.checkpoint.backend import HISTORY
+from airflow_eos.core.checkpoint.backend import HISTORY, StoredObject
 from airflow_eos.core.checkpoint.drain import BY_STANDBY
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, MomentMs
 from airflow_eos.core.checkpoint.liveness import process_end_of
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.backend import StoredObject
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -22,15 +23,10 @@ from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.layout import batch_folders
 from airflow_eos.core.checkpoint.mending import decided_offsets
 from airflow_eos.core.checkpoint.spark_log import parse_offsets
-from airflow_eos.core.protocol.decision import SourceRead, Verdict
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.protocol.decision import Decision, SourceRead, Verdict
 from airflow_eos.core.protocol.participant import ANEW
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.decision import Decision
 
 _ENTRY = re.compile(r"([0-9]{1,18})(\.compact)?", re.ASCII)
 _BEFORE_THE_FIRST = -1
@@ -144,10 +140,7 @@ class BatchInput:
     """What each source of the running query reads, as its decisions promise it.
 
     Args:
-        store: the checkpoint.
-        decisions: its decisions.
         reads: what each source reads, by its options.
-        running: the batch that Spark evaluates.
     """
 
     def __init__(
@@ -166,7 +159,6 @@ class BatchInput:
         """Return what the batch reads, by source, with what its offsets stand for.
 
         Args:
-            batch_id: N.
             offsets: the ``offsets/N`` that Spark evaluates the batch with.
 
         Raises:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, is_batch
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json", re.ASCII)
 

@@ -21,18 +21,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, PROCESS_END
-from airflow_eos.core.checkpoint.heartbeat import ENDED, beat_interval, heard, read_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import (
+    ENDED,
+    Heartbeat,
+    beat_interval,
+    heard,
+    read_heartbeat,
+)
 from airflow_eos.core.checkpoint.spark_log import SparkLog
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 ProcessState = Literal["gone", "lives here", "not known"]
 
@@ -88,8 +91,6 @@ def last_word(
     A driver writes its last word before its process ends: so that is read once more.
 
     Args:
-        store: the checkpoint.
-        heartbeat: the last one, just read.
         noted: also read what whoever started it has noted, which is a request more.
     """
     if heartbeat is None or heartbeat.phase in ENDED:
@@ -266,11 +267,7 @@ def with_its_end(store: CheckpointStore, sign: SignOfLife) -> SignOfLife:
 
 
 class LivenessProbe:
-    """A probe of one checkpoint's driver, which compares each look with the one before.
-
-    Args:
-        clock: returns seconds; need not be a time of day.
-    """
+    """A probe of one checkpoint's driver, which compares each look with the one before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence = Standstill(clock)
@@ -323,10 +320,7 @@ def signs_of_life(
     from here to be gone.
 
     Args:
-        store: the checkpoint.
         within_s: seconds after which None is returned if it is not known; None: look on.
-        sleep: waits for so many seconds.
-        clock: returns seconds.
     """
     watch, until = LivenessProbe(clock), None if within_s is None else clock() + within_s
     while True:

@@ -16,13 +16,14 @@ import stat
 import tempfile
 import uuid
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 from urllib.parse import quote
 
 import obstore
@@ -34,9 +35,6 @@ from obstore.store import from_url
 from airflow_eos.core.checkpoint.backend import Content, require_readable
 from airflow_eos.core.protocol.participant import same_location
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 
 class LocalFiles:
@@ -542,8 +540,6 @@ def require_outside(location: str, folder: str, *, hidden: bool) -> None:
     """Refuse a checkpoint in a folder of data: its readers, or its cleaner, take all for data.
 
     Args:
-        location: the checkpoint's.
-        folder: the data's.
         hidden: whether readers and cleaner pass over names that begin with ``_`` or a dot.
 
     Raises:

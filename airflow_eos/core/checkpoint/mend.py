@@ -9,8 +9,6 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
     """The repair of one file: written again, or put aside.
 
     Attributes:
-        path: the file's, in the checkpoint.
-        found: what is wrong with the file.
         content: what is written again; None: the file is put aside.
         because: how the repair is known to be right.
         readable: whole, and another driver's plan: only the next start puts the file right.

@@ -25,8 +25,8 @@ from __future__ import annotations
 import re
 import uuid
 import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -39,6 +39,7 @@ from airflow_eos.core.checkpoint.backend import (
     SOURCES,
     STATE_STORES,
 )
+from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.layout import batches_in, newest_planned
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.spark_log import (
@@ -49,14 +50,9 @@ from airflow_eos.core.checkpoint.spark_log import (
     parse_offsets,
     parse_query_id,
 )
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Verdict
 from airflow_eos.errors import CheckpointFormatError, Remedy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-
-    from airflow_eos.core.checkpoint.decisions import DecisionLog
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ COMMIT decision keeps ``offsets/N`` as its attempt was evaluated with it:
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from airflow_eos.core.checkpoint.backend import (
     COMMITS,
@@ -27,6 +27,7 @@ from airflow_eos.core.checkpoint.backend import (
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.inputs import require_held
 from airflow_eos.core.checkpoint.layout import batch_folders, newest_planned
+from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import damage, decided_offsets, mend, newest_known
 from airflow_eos.core.checkpoint.spark_log import (
     OffsetsEntry,
@@ -34,14 +35,9 @@ from airflow_eos.core.checkpoint.spark_log import (
     kafka_offsets,
     parse_offsets,
 )
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.participant import ANEW, decision_lost
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from airflow_eos.core.checkpoint.mend import Mend
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 
 class OffsetLog:
@@ -56,7 +52,6 @@ class OffsetLog:
         """Return the content of ``offsets/N`` with which this process evaluates the batch.
 
         Args:
-            batch_id: N.
             evaluated_at_ms: Spark's time stamp of the batch that it evaluates now
                 (``batchTimestampMs``, what ``current_timestamp()`` gives in it).
 
@@ -250,7 +245,6 @@ def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str
     no start gets past that. Both come after the term, which has stopped whoever ran.
 
     Args:
-        store: the checkpoint.
         topics: those that each source of the query reads, None where that is not known.
 
     Raises:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from airflow_eos.core.checkpoint.backend import PIPELINE
-from airflow_eos.core.protocol.decision import Stored, encode
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.protocol.decision import Decision, Stored, encode
 from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership, superseded
 from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, StoreError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.decision import Decision
 
 
 class PipelineIdentity(Stored, frozen=True, kw_only=True):
@@ -57,7 +54,6 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
 
         Args:
             asked: the participant that is going to be asked for its open work.
-            location: the checkpoint's, for people.
 
         Raises:
             OwnershipError: the two differ; the message names both.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from airflow_eos.core.checkpoint.backend import COMMITS, OFFSETS, SOURCES, STATE
+from airflow_eos.core.checkpoint.backend import COMMITS, OFFSETS, SOURCES, STATE, StoredObject
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import damage
@@ -15,12 +15,9 @@ from airflow_eos.core.checkpoint.spark_log import (
     SparkLog,
     kafka_offsets,
 )
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.backend import StoredObject
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _FILES = "rocksdbSstFileSize"
 _LOOKS = 3

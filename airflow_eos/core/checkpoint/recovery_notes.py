@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import structlog
 
 from airflow_eos.core.checkpoint.backend import REFUSED, RESTART, RESUMPTION
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, EosError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 
@@ -128,7 +126,6 @@ def next_start(
         noted: the newest replacement that has begun.
         has_failed: whether the run of that number has; False where it goes on or was a success,
             None where nobody knows it any more. A run that began, and is not known, is over.
-        limit: how many replacements there may be.
     """
     number = 0 if noted is None else noted.number - 1
     if noted is not None and has_failed(number) is None:

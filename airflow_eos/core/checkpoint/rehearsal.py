@@ -41,9 +41,7 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         checkpoint: the old version's; the app must be about to start on it.
         scratch: an empty location that drivers and executors reach, for the copy and the report.
-        batches: how many of the newest batches are rehearsed.
         key: columns by which rows are paired; none: ``key``, where an output has one.
-        examples: how many are kept of each batch and output.
         keep: an empty topic that the rows go to, too; an empty string for none.
     """
 
@@ -128,11 +126,7 @@ def _promised(store: CheckpointStore, batch: int) -> Promise | str:
 
 
 class CheckpointCopy:
-    """The copy of a checkpoint in which delivered batches are evaluated again.
-
-    Attributes:
-        copied_bytes: how many were copied so far.
-    """
+    """The copy of a checkpoint in which delivered batches are evaluated again."""
 
     def __init__(self, original: CheckpointStore, scratch: CheckpointStore) -> None:
         self._original = original
@@ -230,7 +224,6 @@ class RowExample(msgspec.Struct, frozen=True):
             not give it; ``new``: readers do not have it.
         key: by which rows are paired; empty where none has one.
         delivered: what readers have of it: the columns that differ.
-        rehearsed: what the new version gives.
     """
 
     what: Literal["changed", "missing", "new"]
@@ -246,7 +239,6 @@ class RowDifference(msgspec.Struct, frozen=True):
         changed: pairs of a row that readers have and another one of its key.
         missing: rows that readers have, and the new version does not give.
         new: rows that it gives, and readers do not have.
-        examples: some of the rows that differ.
         untold: columns of which it is not known whether the old version has set them, since the
             system fills them in.
     """
@@ -265,7 +257,6 @@ class OutputComparison(msgspec.Struct, frozen=True):
     """The comparison of one output of one batch.
 
     Attributes:
-        batch: Spark's number.
         output: the participant's name; empty where the batch as a whole could not be compared, or
             where it is what is read that differs, of the newest batch.
         verdict: ``not known`` where rows could not be compared, and never ``same``.
@@ -294,10 +285,7 @@ def compared(
     """Return the verdict on one output of a batch.
 
     Args:
-        batch: Spark's number.
-        output: the participant's name.
         promised: rows and fingerprint, by the decisions.
-        rehearsed: what the new version gives.
         difference: what the content says, or why it could not be had; None where nobody had to ask.
     """
     rows = (promised[0], rehearsed[0])
@@ -320,7 +308,6 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
 
     Attributes:
         checkpoint: of the old version, which was only read.
-        compared: the comparisons, by batch and output.
         copied_bytes: how many of the checkpoint were copied, most of them state.
         seconds: from the first batch to the end of the last one.
         error: what the new version failed with; batches after it were not evaluated.

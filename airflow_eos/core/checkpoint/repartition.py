@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, REPARTITION, STATE_STORES
 from airflow_eos.core.checkpoint.decisions import DecisionLog
@@ -25,6 +24,7 @@ from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import beside, decided_offsets, mend
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.spark_log import SparkLog
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.errors import (
     ContinuityError,
     PipelineAliveError,
@@ -32,9 +32,6 @@ from airflow_eos.errors import (
     Remedy,
     StoreError,
 )
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -94,11 +91,6 @@ def require_finished(store: CheckpointStore) -> None:
 
 def require_possible(store: CheckpointStore, batch: int, partitions: int) -> None:
     """Refuse, before anything is written, what Spark refuses after it has written ``offsets/N``.
-
-    Args:
-        store: the checkpoint.
-        batch: the newest complete batch.
-        partitions: the number of partitions that is asked for.
 
     Raises:
         RecoveryError: the query has no state, or in a store whose state Spark does not rewrite.

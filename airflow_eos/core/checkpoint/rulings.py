@@ -14,19 +14,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
 
 from airflow_eos.core.checkpoint.backend import EOS, is_hidden
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.layout import newest_planned
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Outcome, Stored, WorkIdentity, encode, is_key
 from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 RULINGS = f"{EOS}/rulings"
 INPUT = f"{RULINGS}/input"
@@ -219,8 +215,6 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
     """Return the ruling that lets the pipeline go on without what is missing of ``promise``.
 
     Args:
-        store: The checkpoint.
-        batch_id: Spark's number of the batch.
         promise: The nonce of the batch's first COMMIT decision.
 
     Raises:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.heartbeat import heard
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat, heard
 from airflow_eos.core.checkpoint.inputs import require_held
 from airflow_eos.core.checkpoint.layout import batch_folders, newest_planned
 from airflow_eos.core.checkpoint.mending import (
@@ -24,14 +23,27 @@ from airflow_eos.core.checkpoint.mending import (
     newest_known,
 )
 from airflow_eos.core.checkpoint.offsets import require_continuous
-from airflow_eos.core.checkpoint.pipeline import owner_of, read_pipeline
-from airflow_eos.core.checkpoint.progress import read_mended, read_state
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity, owner_of, read_pipeline
+from airflow_eos.core.checkpoint.progress import CheckpointState, read_mended, read_state
 from airflow_eos.core.checkpoint.repartition import require_finished
-from airflow_eos.core.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
+from airflow_eos.core.checkpoint.rulings import (
+    Acceptance,
+    read_acceptance,
+    rulings_on_promise,
+    with_rulings,
+)
 from airflow_eos.core.checkpoint.spark_log import SparkLog
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
-from airflow_eos.core.protocol.decision import Outcome
-from airflow_eos.core.protocol.participant import ANEW, Admission, Owner, StartFacts, admission
+from airflow_eos.core.protocol.decision import Decision, OpenWork, Outcome
+from airflow_eos.core.protocol.participant import (
+    ANEW,
+    Admission,
+    Owner,
+    Participant,
+    StartFacts,
+    admission,
+)
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import (
@@ -43,16 +55,6 @@ from airflow_eos.errors import (
     Remedy,
 )
 
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.checkpoint.rulings import Acceptance
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.decision import Decision, OpenWork
-    from airflow_eos.core.protocol.participant import Participant
-
-
 _WITNESSED = 10
 """The number of newest decided batches that a second witness is asked about: most name all ids."""
 
@@ -63,7 +65,6 @@ class Snapshot:
 
     Attributes:
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
-        state: Spark's progress.
         batch: The batch whose decisions were asked for; None before the first one.
         decisions: The decisions of ``batch``, by attempt.
         accepted: A person's ruling on ``batch`` as a whole.
@@ -86,7 +87,6 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     """Read the checkpoint, in the order on which the proof rests.
 
     Args:
-        store: The checkpoint.
         batch: The batch whose decisions are asked for, seen as the newest one before; None for
             the newest one of this reading.
 
@@ -167,8 +167,6 @@ def admitted(
     pruned by then.
 
     Args:
-        store: the checkpoint.
-        participant: all participants, as one.
         asking: the owner that starts; None: the one that the checkpoint names.
 
     Raises:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from airflow_eos.core.checkpoint.backend import METADATA, SOURCES, StoredObject, is_batch
+from airflow_eos.core.checkpoint.mend import Mend
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.core.checkpoint.mend import Mend
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 OFFSETS_VERSIONS = frozenset({1, 2})
 COMMITS_VERSIONS = frozenset({1, 2, 3})

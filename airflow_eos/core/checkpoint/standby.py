@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -18,19 +18,17 @@ from airflow_eos.core.checkpoint.drain import (
     BY_STANDBY,
     DRAINS_KEPT,
     NOT_FOR_GOOD,
+    DrainRequest,
     request_drain,
     standing_request,
 )
 from airflow_eos.core.checkpoint.heartbeat import StartedBy, heard
 from airflow_eos.core.checkpoint.liveness import MISSED_BEATS, Standstill
 from airflow_eos.core.checkpoint.liveness import process_mark as process_mark  # its former place
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.drain import DrainRequest
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _LONG_AGO_S = 60.0
 
@@ -154,11 +152,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
 
 
 class StandbyReading:
-    """A reading of the standbys, which compares each look with those before.
-
-    Args:
-        clock: returns seconds that only grow.
-    """
+    """A reading of the standbys, which compares each look with those before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -12,16 +12,18 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import obstore.exceptions as failures
 
 from airflow_eos.core.checkpoint.backend import (
     EOS,
+    Backend,
     Foldered,
     StoredObject,
     is_hidden,
@@ -39,15 +41,9 @@ from airflow_eos.core.checkpoint.locations import (
     open_remote,
     printable,
 )
-from airflow_eos.core.protocol.decision import Stored, decode
+from airflow_eos.core.protocol.decision import Stored, Upgrades, decode
 from airflow_eos.core.tally import RETRY_COUNTS
 from airflow_eos.errors import Remedy, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from airflow_eos.core.checkpoint.backend import Backend
-    from airflow_eos.core.protocol.decision import Upgrades
 
 RACERS = 8
 ROUNDS_AT_A_START = 8

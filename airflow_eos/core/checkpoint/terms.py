@@ -17,16 +17,13 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import COMMITS, DRIVERS, term_path
 from airflow_eos.core.checkpoint.layout import newest_planned, numbers_in
 from airflow_eos.core.checkpoint.spark_log import UnknownVersionError, parse_commit
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, OvertakenError, SupersededError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost; what we left open, recovery ends. "
@@ -135,8 +132,6 @@ def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None
     have filled a place that was pruned meanwhile, below a newer term.
 
     Args:
-        store: the checkpoint.
-        taken_by: the driver's name, for people.
         after: take only the term after this one: of two drivers that wait for it, one stops nobody.
 
     Raises:

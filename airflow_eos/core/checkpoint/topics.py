@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -26,13 +25,10 @@ from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import decided_offsets
-from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.progress import SourceProgress, read_state
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.progress import SourceProgress
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 
@@ -185,7 +181,6 @@ class InputChange:
     """How the partitions that a query reads now differ from those that its checkpoint goes on from.
 
     Attributes:
-        location: of the checkpoint.
         batch: the one in flight; None where there is none.
         gone: partitions that are read no more → the offsets of them that this batch was planned to
             read.
@@ -336,7 +331,6 @@ def same_topics_watched(
     read. Ids never come back, so those tasks have read the noted topics.
 
     Args:
-        store: the checkpoint.
         asked: each asks the cluster of one source for topic → id.
 
     Raises:
@@ -358,7 +352,6 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
     """Refuse a topic that has another id than was noted; note those that are new.
 
     Args:
-        store: the checkpoint.
         found: topic → id, as the cluster says now.
 
     Raises:

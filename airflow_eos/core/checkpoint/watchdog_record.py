@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import structlog
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
-from airflow_eos.core.checkpoint.store import read_clock
+from airflow_eos.core.checkpoint.store import CheckpointStore, read_clock
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
 

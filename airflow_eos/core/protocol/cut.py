@@ -52,11 +52,9 @@ class Cut(Evidence, frozen=True, kw_only=True):
     """The consistent cut after a batch.
 
     Attributes:
-        batch_id: Spark's number of the batch.
         pipeline: the random id of ``eos/pipeline.json``.
         incomplete: the newest batch up to this one that a person accepted, whose rows may be
             missing for good; None: there was none since cuts are written.
-        positions: by the output's name.
     """
 
     at_most: ClassVar[int | None] = 1 << 24

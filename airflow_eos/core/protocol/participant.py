@@ -559,9 +559,6 @@ class Participant(Protocol):
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Return what the system remembers of the name; nothing of a system that cannot remember.
 
-        Args:
-            asking: the pipeline that asks.
-
         Raises:
             OwnershipError: the system itself was set back.
         """
@@ -574,7 +571,6 @@ class Participant(Protocol):
 
         Args:
             promise: of a batch that was settled: a newer one was planned, or Spark completed it.
-            said: a person's ruling on the batch.
 
         Raises:
             OwnershipError: with what is gone and how to go on without it.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.core.protocol.participant import ANEW
-from airflow_eos.core.protocol.promise import PromisedWork
+from airflow_eos.core.protocol.promise import Promise, PromisedWork
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.protocol.decision import WorkIdentity
-    from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.core.recovery.facts import Facts
 
 
@@ -26,7 +23,6 @@ class Shortfall:
     """The rows of a promised batch that readers lack.
 
     Attributes:
-        batch_id: Spark's number of the batch.
         promise: The nonce of the decision that promised the batch.
         promised: How many rows that decision promised.
         missing: How many of the rows readers are not known to have, by participant; participants
@@ -62,7 +58,6 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
     """Count the rows that are missing of batch ``batch_id``.
 
     Args:
-        facts: All that a planner looks at.
         batch_id: Spark's number of the batch in flight.
         open_too: Count work that could still be committed as missing, as where its system refuses
             it for ever.
@@ -180,8 +175,6 @@ def skippable(
     """Return the part of ``wanted`` that can be stepped over, as it was not settled before.
 
     Args:
-        location: the checkpoint's.
-        state: the query's progress.
         promise: the batch in flight's, if it has one that no person has accepted as it is.
         wanted: the range that a person gives up.
 

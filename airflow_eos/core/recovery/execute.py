@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,10 +36,10 @@ from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import require_in_flight, still_in_flight
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.participants import connect
-from airflow_eos.core.protocol.decision import Outcome, by_time_left
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, by_time_left
 from airflow_eos.core.protocol.participant import Member, Participant
 from airflow_eos.core.protocol.participant_group import collect_all, committed
-from airflow_eos.core.recovery.facts import gather, read_facts
+from airflow_eos.core.recovery.facts import Facts, gather, read_facts
 from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step, make_plan
 from airflow_eos.errors import (
     ConfigurationError,
@@ -49,10 +49,6 @@ from airflow_eos.errors import (
     Remedy,
     SupersededError,
 )
-
-if TYPE_CHECKING:
-    from airflow_eos.core.protocol.decision import WorkIdentity
-    from airflow_eos.core.recovery.facts import Facts
 
 
 class Result(enum.Enum):
@@ -209,8 +205,6 @@ def execute(
 
     Args:
         plan: Made a moment or days ago.
-        store: The checkpoint that the plan speaks of.
-        participant: The participants that the plan speaks of, as one.
         allow: The actions that may be done. Orphans are aborted only when ORPHAN is in here; ASK is
             never acted upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
@@ -514,7 +508,6 @@ def participant_of(
 
     Args:
         store: The checkpoint. ``eos/pipeline.json`` never changes, so it may be read first.
-        kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
         prefix: The one whose open work is to be listed, whatever the checkpoint says.
         timeout_s: Seconds to look for each system.
@@ -542,7 +535,6 @@ def watched(
 
     Args:
         store: The checkpoint; all participants that it names are reached.
-        kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
         prefix: Looked at besides them, and alone where nobody has claimed the checkpoint yet.
 

@@ -7,27 +7,27 @@ work that no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat
 from airflow_eos.core.checkpoint.liveness import signs_of_life
-from airflow_eos.core.checkpoint.rulings import with_rulings
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+from airflow_eos.core.checkpoint.progress import CheckpointState
+from airflow_eos.core.checkpoint.rulings import Acceptance, with_rulings
 from airflow_eos.core.checkpoint.snapshot import admitted, lookalikes, read_snapshot
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.decision import (
+    Decision,
+    OpenWork,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+)
+from airflow_eos.core.protocol.participant import Admission, Member, Participant
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, named_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from airflow_eos.core.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.checkpoint.rulings import Acceptance
-    from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
-    from airflow_eos.core.protocol.participant import Admission, Member, Participant
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class Facts:
         listed_batch: The newest batch at the moment just after the listing: nothing that was
             listed can belong to a later one. None before the first batch.
         decisions: The decisions of ``listed_batch``, by attempt.
-        listed: The open work under the pipeline's name.
         outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
         accepted: A person's ruling on ``listed_batch`` as a whole.
         lost_targets: Why work whose target was made again cannot be committed any more.
@@ -112,8 +111,6 @@ def gather(
     """List what is open at the participant, then read all the rest.
 
     Args:
-        store: The checkpoint.
-        participant: The one that is asked.
         look: See :func:`read_facts`.
         admission: See :func:`read_facts`.
 
@@ -143,8 +140,6 @@ def read_facts(
     """Read all facts but the listing; callable again with the same listing as often as needed.
 
     Args:
-        store: The checkpoint.
-        participant: The one that was asked for the listing.
         listed: The work that was open there before this call.
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.

@@ -29,20 +29,18 @@ from __future__ import annotations
 
 import enum
 import shlex
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_eos.core.checkpoint.mend import Mend
-from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity
+from airflow_eos.core.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, rulings_on, tries
 from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from airflow_eos.core.protocol.decision import PreparedWork
     from airflow_eos.core.recovery.facts import Facts
 
 FORMAT_VERSION = 1

@@ -7,8 +7,9 @@ so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from airflow_eos.errors import (
     KafkaError,
@@ -34,17 +35,12 @@ from airflow_eos.kafka.client.messages import (
     ListOffsetsRequest,
     ListTransactionsRequest,
     MetadataRequest,
+    NetworkSelector,
     OffsetFetchRequest,
     ProduceRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from airflow_eos.kafka.client.messages import NetworkSelector
-
 
 # --- capabilities ---------------------------------------------------------------------------------
 # What the brokers of a cluster can do, and what follows where they cannot; no code here does I/O.
@@ -68,7 +64,6 @@ class Need(NamedTuple):
     """A message that this package sends, and that brokers therefore need to speak.
 
     Attributes:
-        message: the message's class.
         purpose: what the message is sent for; follows "to" in a sentence.
         least: the message's first version that serves the purpose.
         without: what happens where brokers lack the message; empty: nothing can be delivered.
@@ -132,10 +127,7 @@ class Capability:
     """Which brokers speak one needed message.
 
     Attributes:
-        need: the needed message.
         version: the highest that we and all brokers that answered speak; None where one lacks it.
-        having: the brokers that speak the message.
-        lacking: the brokers that do not.
     """
 
     need: Need

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
-
-if TYPE_CHECKING:
-    from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 
 _TIMEOUT_S = 30.0
 _ANSWER_S = 5.0

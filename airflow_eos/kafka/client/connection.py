@@ -16,12 +16,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
@@ -32,12 +33,7 @@ from airflow_eos.kafka.client.messages import (
     KafkaTCPTransport,
     NetworkSelector,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 
 MAX_IN_FLIGHT = 5
 """Most unanswered requests per connection: what an idempotent producer may have (KIP-185)."""
@@ -170,8 +166,6 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     Args:
         settings: the settings whose TLS files are read again for each new connection.
-        args: those of the base class.
-        kwargs: those of the base class.
     """
 
     def __init__(self, *args: Any, settings: KafkaSettings, **kwargs: Any) -> None:
@@ -281,7 +275,6 @@ class ConnectionPool:
     ``cluster`` answers questions about the cluster itself, and caches the answers.
 
     Args:
-        settings: where the cluster is and how to log in.
         client_id: shown in the broker's logs and quotas; ``client.id`` of the settings wins.
         timeout_s: how long to look for a first broker.
 

@@ -6,12 +6,14 @@ moved, the coordinator is found anew and asked again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import (
     CoordinatorType,
@@ -22,10 +24,7 @@ from airflow_eos.kafka.client.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from airflow_eos.core.checkpoint.topics import TopicPartition
-    from airflow_eos.kafka.client.connection import ConnectionPool
 
 
 _NOBODY_YET = frozenset({faults.GROUP_ID_NOT_FOUND})
@@ -48,12 +47,7 @@ def _read_code(answer: Any) -> int:
 
 
 class GroupCoordinator:
-    """Client of one consumer group's coordinator.
-
-    Args:
-        wire: the connections to the cluster.
-        group: the group's id.
-    """
+    """Client of one consumer group's coordinator."""
 
     def __init__(self, wire: ConnectionPool, group: str) -> None:
         self.group = group

@@ -120,7 +120,6 @@ def refusal(
     """Return the error to raise when a broker has refused a request for good.
 
     Args:
-        code: Kafka's error code.
         doing: the action that was refused, as in "while listing transactions".
         acl: operation and resource that the request needs, as in "Write on TransactionalId 'a'".
         otherwise: the class to use where the code is not about authorization.
@@ -148,8 +147,6 @@ def row_refused(
         code: an error code for which :func:`is_row_refusal` is true.
         where: as in "while writing to partition 0 of topic 'orders'".
         row: the row's name for people, where it is known.
-        timestamp_ms: the row's timestamp, where it is known.
-        said: the broker's own words.
     """
     why, remedies = _ROWS[code]
     which = f" {row}" if row else ""

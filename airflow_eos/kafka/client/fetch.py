@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import crc32c
 
 from airflow_eos.kafka.client.messages import FetchRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _ANSWER_BYTES = 50 * 1024 * 1024

@@ -15,64 +15,30 @@ What was considered instead: ``notes/versions.md``.
 
 from __future__ import annotations
 
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaTCPTransport
-from kafka.protocol.admin import (
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    DescribeProducersRequest,
-    DescribeQuorumRequest,
-    DescribeTransactionsRequest,
-    ListGroupsRequest,
-    ListTransactionsRequest,
-)
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
-from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    CoordinatorType,
-    FindCoordinatorRequest,
-    MetadataRequest,
-)
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
-from kafka.record import MemoryRecordsBuilder
-from kafka.record.default_records import DefaultRecordBatch
-
-__all__ = [
-    "AbstractTokenProvider",
-    "AddOffsetsToTxnRequest",
-    "AddPartitionsToTxnRequest",
-    "ApiVersionsRequest",
-    "CoordinatorType",
-    "DefaultRecordBatch",
-    "DescribeConfigsRequest",
-    "DescribeGroupsRequest",
-    "DescribeProducersRequest",
-    "DescribeQuorumRequest",
-    "DescribeTransactionsRequest",
-    "EndTxnRequest",
-    "FetchRequest",
-    "FindCoordinatorRequest",
-    "InitProducerIdRequest",
-    "KafkaConnectionManager",
-    "KafkaTCPTransport",
-    "ListGroupsRequest",
-    "ListOffsetsRequest",
-    "ListTransactionsRequest",
-    "MemoryRecordsBuilder",
-    "MetadataRequest",
-    "NetworkSelector",
-    "OffsetFetchRequest",
-    "ProduceRequest",
-    "TxnOffsetCommitRequest",
-    "WriteTxnMarkersRequest",
-]
+from kafka.net.manager import KafkaConnectionManager as KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider as AbstractTokenProvider
+from kafka.net.selector import NetworkSelector as NetworkSelector
+from kafka.net.transport import KafkaTCPTransport as KafkaTCPTransport
+from kafka.protocol.admin import DescribeConfigsRequest as DescribeConfigsRequest
+from kafka.protocol.admin import DescribeGroupsRequest as DescribeGroupsRequest
+from kafka.protocol.admin import DescribeProducersRequest as DescribeProducersRequest
+from kafka.protocol.admin import DescribeQuorumRequest as DescribeQuorumRequest
+from kafka.protocol.admin import DescribeTransactionsRequest as DescribeTransactionsRequest
+from kafka.protocol.admin import ListGroupsRequest as ListGroupsRequest
+from kafka.protocol.admin import ListTransactionsRequest as ListTransactionsRequest
+from kafka.protocol.consumer import FetchRequest as FetchRequest
+from kafka.protocol.consumer import ListOffsetsRequest as ListOffsetsRequest
+from kafka.protocol.consumer import OffsetFetchRequest as OffsetFetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest as ApiVersionsRequest
+from kafka.protocol.metadata import CoordinatorType as CoordinatorType
+from kafka.protocol.metadata import FindCoordinatorRequest as FindCoordinatorRequest
+from kafka.protocol.metadata import MetadataRequest as MetadataRequest
+from kafka.protocol.producer import AddOffsetsToTxnRequest as AddOffsetsToTxnRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest as AddPartitionsToTxnRequest
+from kafka.protocol.producer import EndTxnRequest as EndTxnRequest
+from kafka.protocol.producer import InitProducerIdRequest as InitProducerIdRequest
+from kafka.protocol.producer import ProduceRequest as ProduceRequest
+from kafka.protocol.producer import TxnOffsetCommitRequest as TxnOffsetCommitRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest as WriteTxnMarkersRequest
+from kafka.record import MemoryRecordsBuilder as MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatch as DefaultRecordBatch

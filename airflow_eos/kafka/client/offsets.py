@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_eos.core.checkpoint.topics import TopicPartition, no_such_topic, tell_of_no_ids
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of, topic_refused
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsetsRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1
@@ -88,8 +85,6 @@ def positions(
     """Return, for each partition, the offset of its beginning, its end or a time.
 
     Args:
-        wire: connections to the cluster.
-        partitions: the partitions.
         when: ``EARLIEST``, ``LATEST``, or a time in ms since the epoch: the offset of the first
             row of that time or later, -1 where there is none.
         committed_only: ``LATEST`` is the last stable offset, not the high watermark.

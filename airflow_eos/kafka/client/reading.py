@@ -9,17 +9,20 @@ are gone are an error, since their rows were promised to a batch.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    FetchedRecordBatch,
     batch_headers,
     fetch_request,
     older_format,
@@ -32,12 +35,6 @@ from airflow_eos.kafka.client.offsets import (
     positions,
     tells_local,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
 
 log = structlog.get_logger(__name__)
 
@@ -82,8 +79,6 @@ def read_span(
     The first and last batch can have rows outside the span. No batch is decompressed.
 
     Args:
-        wire: connections to the cluster.
-        span: the offsets to read.
         committed_only: leave out the rows of transactions that are open or aborted.
         markers: yield transaction markers as well.
         fetch_bytes: bytes per request; a single larger record batch comes whole.
@@ -263,9 +258,7 @@ def _one_log(span: OffsetSpan, position: int, batches: list[FetchedRecordBatch],
     or be rows that the cluster has given up.
 
     Args:
-        span: the offsets that are read.
         position: the offset up to which the span was read; the first response may begin before it.
-        batches: the batches of one response.
         epoch: the leader epoch of the batch before; -1 where there is none.
     """
     if batches[0].base_offset < position > span.first:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import InputError
@@ -13,8 +14,6 @@ from airflow_eos.kafka.client.errors import CorruptRecordError
 from airflow_eos.kafka.client.messages import DefaultRecordBatch, MemoryRecordsBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from airflow_eos.kafka.client.fetch import FetchedRecordBatch
 
 HEADER_BYTES = 61

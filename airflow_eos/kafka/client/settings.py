@@ -20,18 +20,16 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client.messages import AbstractTokenProvider
 from airflow_eos.secret_names import is_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20  # of a token response: a token is a few KiB; the server may be anybody's
@@ -386,7 +384,6 @@ def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> No
     Java reads PKCS#8 in PEM; a key encrypted with PBES2 only from Java 19 on (JDK-8076999).
 
     Args:
-        config: librdkafka's settings.
         java: Java's version, where it is known.
 
     Raises:

@@ -11,7 +11,9 @@ import enum
 import math
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal
 
 from airflow_eos.errors import (
     FencedError,
@@ -23,6 +25,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import TWO_PHASE, TWO_PHASE_SETTING
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import ASK_AGAIN, SHORTLY_S, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.messages import (
     AddOffsetsToTxnRequest,
@@ -32,13 +35,6 @@ from airflow_eos.kafka.client.messages import (
     InitProducerIdRequest,
 )
 from airflow_eos.kafka.transactions.identity import NEVER_MS, TransactionIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-
 
 TwoPhase = bool | Literal["auto"]
 """Whether no timer is to end a transaction that is opened; ``auto``: if the cluster offers it."""
@@ -363,11 +359,6 @@ def require_right_to_end(
     """Check that these credentials may end transactions of an id, by an EndTxn that ends none.
 
     The coordinator checks the right first; no producer has the producer id in the request.
-
-    Args:
-        wire: connections to the cluster.
-        transactional_id: the id for which the right is checked.
-        deadline_s: how long to ask.
 
     Raises:
         TransactionError: these credentials lack Write on the id.

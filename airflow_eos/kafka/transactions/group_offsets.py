@@ -15,6 +15,7 @@ So no other process can have set offsets between its read and its commit, howeve
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,7 +23,7 @@ import structlog
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset, GroupCoordinator
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.messages import TxnOffsetCommitRequest
 from airflow_eos.kafka.transactions.coordinator import (
@@ -30,13 +31,10 @@ from airflow_eos.kafka.transactions.coordinator import (
     TransactionCoordinator,
     end_transactions,
 )
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from airflow_eos.core.checkpoint.topics import TopicPartition
-    from airflow_eos.kafka.client.consumer_groups import CommittedOffset
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 log = structlog.get_logger(__name__)
 

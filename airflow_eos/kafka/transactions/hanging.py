@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -42,6 +41,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import (
@@ -51,7 +51,7 @@ from airflow_eos.kafka.client.offsets import (
     partitions_of,
     positions,
 )
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     HangingTransaction,
     committed_by_coordinators,
@@ -61,10 +61,6 @@ from airflow_eos.kafka.transactions.listing import (
     require_all_told,
 )
 from airflow_eos.kafka.transactions.outcomes import GRACE_S, made_again, replaced
-
-if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import PreparedTransaction
 
 
 def longest_life_ms(wire: ConnectionPool) -> int:
@@ -89,7 +85,6 @@ def find_hanging(
     """List the hanging transactions of ``topics``, by topic, partition and offset.
 
     Args:
-        wire: the connections.
         topics: the topics, of which all partitions are searched.
         older_than_ms: leave out transactions whose newest row is younger; the module says why.
 
@@ -125,7 +120,6 @@ def end_hanging(
     """Write a transaction's marker into its partition; harmless where another process was quicker.
 
     Args:
-        wire: the connections.
         transaction: one that :func:`find_hanging` or :func:`open_in_partitions` has found.
         commit: only for a transaction that was committed for good: a decision names it, and its
             coordinator has said so.
@@ -304,7 +298,6 @@ def require_ended_everywhere(
     """Check that transactions have ended in every partition, and write the missing markers.
 
     Args:
-        wire: the connections.
         partitions: the partitions of transactions for which EndTxn has answered with success.
         commit: whether they end with a commit; else with an abort.
         deadline_s: how long coordinators may take to write markers, and leaders be away.

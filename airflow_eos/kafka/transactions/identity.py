@@ -6,6 +6,7 @@ Outside ``airflow_eos.kafka`` a transaction is prepared work, under one key: see
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
@@ -15,8 +16,6 @@ from airflow_eos.core.protocol.decision import OpenWork, PreparedWork, WorkIdent
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from airflow_eos.kafka.client.cluster import ClusterView
 
 # As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.

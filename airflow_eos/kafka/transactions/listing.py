@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
 from airflow_eos.kafka.client.messages import (
     DescribeProducersRequest,
@@ -23,18 +25,13 @@ from airflow_eos.kafka.transactions.identity import (
     AIRFLOW_EOS,
     NEVER_MS,
     OpenTransaction,
+    TransactionIdentity,
     belongs_to_prefix,
     not_ours,
     owner_of,
     transactional_id_of,
     whose,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 FIRST_ROUND_S = 2.0
 """How long to wait for all brokers in the first round; twice as long in each further round."""
@@ -178,11 +175,8 @@ def list_open(
     between listing and describing is left out.
 
     Args:
-        wire: the connections.
-        prefix: the prefix that the ids share.
         except_known: known open transactions, left out to save describing them. Listing tells no
             epoch, so a later transaction with the same id and producer id is left out, too.
-        deadline_s: how long brokers may be away.
 
     Raises:
         TransactionError: not allowed to describe the ids. Kafka itself would leave them out
@@ -410,10 +404,7 @@ class HangingTransaction:
     """A transaction that is open in one partition, with all that its marker needs.
 
     Attributes:
-        topic: the topic where the transaction is open.
-        partition: the partition where the transaction is open.
         start: offset of its first row, which the last stable offset cannot pass.
-        producer_id: the id of the producer that wrote it.
         producer_epoch: the producer's newest epoch that the partition has seen.
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch. Its writer

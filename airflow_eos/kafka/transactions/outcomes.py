@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import enum
 import itertools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
@@ -41,9 +42,11 @@ from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import InputError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
+    FetchedRecordBatch,
     batch_headers,
     fetch_request,
     only_partition,
@@ -52,14 +55,11 @@ from airflow_eos.kafka.client.offsets import is_local, log_ends
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.records import rows_of
 from airflow_eos.kafka.columns import SCHEMA
-from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
-    from airflow_eos.kafka.transactions.identity import OffsetRange
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    PreparedTransaction,
+    TransactionIdentity,
+)
 
 T = TypeVar("T")
 

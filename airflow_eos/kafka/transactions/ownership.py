@@ -31,18 +31,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from airflow_eos.core.protocol.decision import Decision
 from airflow_eos.core.protocol.participant import Note, Owner, Ownership, superseded
 from airflow_eos.errors import Remedy
 from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
-
-if TYPE_CHECKING:
-    from airflow_eos.core.protocol.decision import Decision
-    from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -134,8 +132,6 @@ class PrefixLedger:
     """Reader and writer of one prefix's claims and notes.
 
     Args:
-        settings: the cluster's settings.
-        prefix: the transactional id prefix.
         topic: the topic of the records, if a checkpoint names it; else the one in the settings.
     """
 

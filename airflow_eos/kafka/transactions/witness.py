@@ -28,14 +28,17 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
+    PreparedTransaction,
     TransactionIdentity,
     belongs_to_prefix,
     transactional_id_of,
@@ -46,12 +49,6 @@ from airflow_eos.kafka.transactions.listing import (
     listed_ids,
     raised_by_a_commit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import PreparedTransaction
 
 _COMMITS = (COMMITTED, "PrepareCommit")
 _LAST_EPOCH = 2**15 - 2
@@ -74,8 +71,6 @@ def later_than(
     """Return what was delivered under ``prefix`` after ``promised``, for people; empty: nothing.
 
     Args:
-        wire: the connections.
-        prefix: the prefix that the ids share.
         promised: what the decisions that stand in the checkpoint name, in their order.
 
     Raises:

@@ -7,8 +7,9 @@ as files. The input must be at rest: a row that the app has not come to yet coun
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -36,10 +37,6 @@ from airflow_eos.ops.audit.rows import (
     reader,
     topic_id,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 NO_ORDER = "none"
 """The ``order_by`` by which nobody asks for the order."""
@@ -87,8 +84,6 @@ def unjudged(
     Args:
         inputs: the rows that went in, as far as they are there.
         outputs: the rows that came out, as far as they are there.
-        compared: inputs and outputs, row by row.
-        sources: the input as the checkpoint tells it.
         moved: topics of the input that were written to, or cut off, while they were audited.
         expression: the one that names a row.
         order_by: the one that gives a row's key.

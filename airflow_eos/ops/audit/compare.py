@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,6 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.ops.audit.rows import NO_KEY, Extract, TopicRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     from confluent_kafka import Message
 
@@ -128,8 +126,6 @@ def compare(
     and input partition, behind which the missing one would be.
 
     Args:
-        sources: the topics that the query reads.
-        outputs: the topics that the query writes.
         read: the offsets that the query has read; None: nobody says, and all of the input counts.
         skipped: topic, partition, and the offsets from the first to before the last that a person
             has said are stepped over: rows that lack of them are given up, and not lost.

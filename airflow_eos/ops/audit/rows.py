@@ -10,6 +10,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,6 @@ from confluent_kafka.admin._resource import ResourceType
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy.typing as npt
 
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -132,7 +131,6 @@ class AuditConsumer(Consumer):
     """A consumer that remembers whether it was refused: librdkafka only goes on trying.
 
     Attributes:
-        servers: the bootstrap servers.
         refusal: the error with which they refused the client.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from airflow_eos.core.checkpoint.locations import located
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -16,9 +16,11 @@ from airflow_eos.errors import (
     PipelineAliveError,
     Remedy,
 )
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import require_ended_everywhere
+from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     described,
     list_lookalikes,
@@ -27,18 +29,13 @@ from airflow_eos.kafka.transactions.listing import (
 )
 from airflow_eos.ops.flink.state import (
     CoordinatorState,
+    FlinkCheckpoint,
     ForeignAction,
+    ForeignPlan,
     is_of_flink,
     make_plan,
     read_checkpoint,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
-    from airflow_eos.ops.flink.state import FlinkCheckpoint, ForeignPlan
 
 _METADATA = "_metadata"
 _SHOWN = 50
@@ -56,11 +53,8 @@ def plan_flink(
     """Return the plan for the transactions that Flink left open; change nothing.
 
     Args:
-        wire: connections to the cluster that the job wrote to.
         location: folder of the completed checkpoint that Flink is to be restored from.
         prefixes: ``sink.transactional-id-prefix`` of the sinks whose transactions are planned.
-        storage_options: options of the checkpoint's store.
-        deadline_s: how long brokers may be away.
 
     Raises:
         ConfigurationError: no sink of the checkpoint has one of the prefixes.
@@ -124,7 +118,6 @@ def recover_flink(
     leaves out (KAFKA-20734) is written: Flink's next commit would show what was aborted.
 
     Args:
-        wire: connections, as for :func:`plan_flink`.
         plan: the plan that a person has seen.
         give_up_lost: go on although some promised transactions cannot be committed any more.
         quiet_s: for how long no row may be written, so that the job counts as stopped.

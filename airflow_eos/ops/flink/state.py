@@ -19,18 +19,13 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, Remedy
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from airflow_eos.kafka.transactions.identity import OpenTransaction
+from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
 COMMITTER, WRITER = "streaming_committer_raw_states", "writer_raw_states"
 """Flink's names of a sink's operator states."""
@@ -50,7 +45,6 @@ class OperatorState:
     """One list state of one subtask, and where its bytes are.
 
     Attributes:
-        name: the state's name in the operator.
         offsets: where each element begins.
         data: the bytes; None where they are in a file of their own.
         file: that file, relative to the checkpoint's folder; empty where ``data`` is set.
@@ -67,7 +61,6 @@ class FlinkCheckpoint:
     """The promised Kafka transactions of a completed checkpoint.
 
     Attributes:
-        number: the checkpoint's number.
         promised: the transactions to commit, whichever job restores the checkpoint.
         prefixes: the transactional id prefixes of the job's sinks.
     """
@@ -81,7 +74,6 @@ def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheck
     """Return the promised transactions of a checkpoint, and its sinks' prefixes.
 
     Args:
-        metadata: all bytes of ``_metadata``.
         read: returns the bytes of a file beside it, by its relative name.
 
     Raises:
@@ -524,8 +516,6 @@ def make_plan(
     """Plan to commit promised open transactions, and to abort others open under the prefixes.
 
     Args:
-        location: the checkpoint's folder.
-        checkpoint: the checkpoint's promises.
         prefixes: the prefixes that a person named.
         still_open: all open transactions under the prefixes, each with its program by its id's
             form.

@@ -7,10 +7,11 @@ package, and the content security policy in the headers forbids everything else.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Response
@@ -20,9 +21,6 @@ from airflow_eos.core.checkpoint.locations import printable
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.board import Board
 from airflow_eos.ops.page.views import PipelineEntry, Reach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _STATIC = files("airflow_eos.ops.page") / "static"
 _TYPES = {
@@ -70,8 +68,6 @@ def create_app(
     """Create the application, without a route that changes anything.
 
     Args:
-        host: says which pipelines there are.
-        board: reads the pipelines.
         user: a FastAPI dependency of every route: returns the user, or raises an HTTPException.
         read_only: whether the page says that it has no buttons.
     """

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.recovery.execute import plan_recovery
+from airflow_eos.core.recovery.plan import Plan
 from airflow_eos.errors import EosError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.ops.page.pipeline_state import STALL_AFTER_MS, PipelineSnapshot
-from airflow_eos.ops.page.views import OpenBar, PlanLine, PlanView
+from airflow_eos.ops.page.views import (
+    DetailView,
+    OpenBar,
+    PipelineEntry,
+    PipelineRow,
+    PlanLine,
+    PlanView,
+    Reach,
+)
 from airflow_eos.ops.plan_tables import headline, seal_sentence, step_cells
 from airflow_eos.ops.supervision.progress import held_up, held_up_sentence, unread_offsets
 from airflow_eos.ops.supervision.trigger_watch import Threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from airflow_eos.core.recovery.plan import Plan
-    from airflow_eos.ops.page.views import DetailView, PipelineEntry, PipelineRow, Reach
 
 T = TypeVar("T")
 
@@ -52,9 +55,7 @@ class Answers(Generic[T]):
 
     Args:
         threads: how many questions are asked at a time.
-        within_s: how long a caller waits.
         fresh_s: for how many seconds an answer is returned again.
-        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -207,7 +208,6 @@ class Board:
     """The views of all pipelines, cached for any number of callers at once.
 
     Args:
-        stall_after_ms: see :func:`airflow_eos.ops.page.pipeline_state.state_of`.
         fresh_s, within_s: see :data:`FRESH_S` and :data:`WITHIN_S`; a test gives its own.
     """
 

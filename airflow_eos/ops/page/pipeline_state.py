@@ -6,17 +6,25 @@ A row is made from the snapshot that recovery reads, so that page and recovery a
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import structlog
 
-from airflow_eos.core.checkpoint import drain_of, newest_term
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    DrainRequest,
+    Heartbeat,
+    StoredObject,
+    drain_of,
+    newest_term,
+)
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG, is_batch
 from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.history import PastEvents, ended, started
+from airflow_eos.core.checkpoint.history import Happened, PastEvents, ended, started
 from airflow_eos.core.checkpoint.liveness import (
     MISSED_BEATS,
     LivenessProbe,
@@ -26,11 +34,11 @@ from airflow_eos.core.checkpoint.liveness import (
 )
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
-from airflow_eos.core.checkpoint.snapshot import read_snapshot
-from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets
+from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
+from airflow_eos.core.checkpoint.spark_log import Log, OffsetsEntry, SparkLog, kafka_offsets
 from airflow_eos.core.checkpoint.standby import StandbyReading
-from airflow_eos.core.checkpoint.watchdog_record import read_look, watchdog_warning
-from airflow_eos.core.protocol.decision import Verdict, by_time_left
+from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, read_look, watchdog_warning
+from airflow_eos.core.protocol.decision import Decision, Verdict, by_time_left
 from airflow_eos.core.protocol.promise import named_by, tries
 from airflow_eos.errors import EosError
 from airflow_eos.ops.page.views import (
@@ -44,11 +52,13 @@ from airflow_eos.ops.page.views import (
     HeartbeatView,
     OutputOfCut,
     ParticipantView,
+    PipelineEntry,
     PipelineRow,
     Promised,
     Rate,
     SourceView,
     Stage,
+    State,
     Watch,
 )
 from airflow_eos.ops.settled import named
@@ -60,22 +70,6 @@ from airflow_eos.ops.supervision.progress import (
     judge,
     why_not_at_work,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.core.checkpoint import (
-        CheckpointStore,
-        DrainRequest,
-        Heartbeat,
-        StoredObject,
-    )
-    from airflow_eos.core.checkpoint.history import Happened
-    from airflow_eos.core.checkpoint.snapshot import Snapshot
-    from airflow_eos.core.checkpoint.spark_log import Log, OffsetsEntry
-    from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord
-    from airflow_eos.core.protocol.decision import Decision
-    from airflow_eos.ops.page.views import PipelineEntry, State
 
 log = structlog.get_logger(__name__)
 
@@ -258,8 +252,6 @@ def state_of(
     """Return the pipeline's state, and the reason in one sentence.
 
     Args:
-        found: the checkpoint's snapshot.
-        drain: the drain request to the last driver.
         stall_after_ms: the age above which a commit, a batch in flight or a start is a stall.
         alive: whether the pipeline was seen to be alive; None where that is not known yet.
         beaten_at_ms: when the last heartbeat was written, by the store's clock.
@@ -336,12 +328,7 @@ def watch_of(
 
 
 class PipelineSnapshot:
-    """Reads one pipeline's checkpoint again and again, and sees what changes in between.
-
-    Args:
-        listed: the pipeline.
-        stall_after_ms: see :func:`airflow_eos.ops.page.pipeline_state.state_of`.
-    """
+    """Reads one pipeline's checkpoint again and again, and sees what changes in between."""
 
     def __init__(self, listed: PipelineEntry, stall_after_ms: int) -> None:
         self.listed = listed

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.locations import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 State = Literal[
     "unreadable",
@@ -333,12 +331,9 @@ class PipelineEntry:
     """A pipeline that the page lists, and its connection settings.
 
     Attributes:
-        name: the name that people read.
-        location: the location of its checkpoint.
         storage: returns the store's options; called for each read, may raise EosError.
         reach: returns the store's and the participants' settings; called only for the plan.
         dag_id, task_id: the task that runs it; None where there is no Airflow.
-        recovery_dag_id: the DAG that recovers it.
         watchdogs: the DAGs that watch it, each with whether it is paused.
         remarks: what else the host has to say of it.
         name_cluster: what a reader of the page can do where no Kafka cluster is named.

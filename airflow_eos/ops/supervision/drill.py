@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_eos.core.checkpoint import read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.heartbeat import ENDED
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.errors import RecoveryError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +43,10 @@ class Drill:
     """A drill on one scratch pipeline.
 
     Args:
-        store: the scratch pipeline's checkpoint.
         is_ours: whether the driver of a heartbeat may be ended; no other driver ever is.
-        feed: writes rows for the app to read.
         first_batch_within_s: time for the app to start and commit.
         recovered_within_s: time for its successor to commit; then the drill gives up.
         kill: ends the driver of a heartbeat, and returns what was done.
-        sleep, clock: replaced by tests.
     """
 
     store: CheckpointStore

@@ -36,17 +36,14 @@ import enum
 import re
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from airflow_eos.core.checkpoint import DrainRequest, Heartbeat, StartedBy
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW
 from airflow_eos.core.checkpoint.liveness import MISSED_BEATS
+from airflow_eos.core.checkpoint.standby import Standby
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.errors import REFUSED_STATUS
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint import DrainRequest, Heartbeat, StartedBy
-    from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
+from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 _STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
 _KILLED = 128
@@ -131,8 +128,6 @@ def ended(
     """Return how the app of ``submission`` ended, or None where it has not.
 
     Args:
-        seen: the last look at the heartbeat.
-        submission: the start of the app.
         process: the app's own process; None where only the heartbeat tells.
         patience: the times after which silence counts as the end.
         since_start_s: seconds since the app was started or adopted; for a running process, since it

@@ -17,11 +17,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import obstore.exceptions as failures
 
-from airflow_eos.core.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    drain_of,
+    newest_term,
+    read_heartbeat,
+    request_drain,
+)
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, StartedBy, beat_interval
 from airflow_eos.core.checkpoint.liveness import (
@@ -32,9 +38,6 @@ from airflow_eos.core.checkpoint.liveness import (
     process_state,
 )
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
-
-if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +94,8 @@ class HeartbeatReading:
     """Reads the heartbeat of one checkpoint again and again; for one thread at a time.
 
     Args:
-        store: the checkpoint.
         every_s: seconds between two looks, as the caller means to look.
         reopen: opens the store with current keys, once the store has refused the former ones.
-        clock: returns seconds; need not be a time of day.
     """
 
     def __init__(
@@ -209,7 +210,6 @@ class ClusterManager:
     Attributes:
         master: Spark's master URL, of the connection.
         is_cluster: whether drivers run in the cluster (deploy mode ``cluster``), not on the worker.
-        namespace: the namespace of the pods.
         pod: the name of the driver's pod, where the user's own settings have it.
     """
 

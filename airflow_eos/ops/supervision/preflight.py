@@ -22,7 +22,6 @@ class TimeoutBudget:
     """The times that a transaction has to outlive; the names are those of ``KafkaSink``.
 
     Attributes:
-        trigger_interval: time between two batches.
         batch_within: the longest that a batch is expected to take.
         recover_within: after a crash, recovery is promised to have run within this.
         transaction_timeout: after this the broker aborts an open transaction, promised or not.

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 import pendulum
 import structlog
 
-from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
 from airflow_eos.core.checkpoint.liveness import signs_of_life
-from airflow_eos.core.checkpoint.progress import begun_sources, read_state
-from airflow_eos.core.checkpoint.snapshot import read_snapshot
-from airflow_eos.core.protocol.decision import one_line
+from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+from airflow_eos.core.checkpoint.progress import (
+    CheckpointState,
+    SourceProgress,
+    begun_sources,
+    read_state,
+)
+from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
+from airflow_eos.core.protocol.decision import OpenWork, one_line
+from airflow_eos.core.protocol.participant import Participant, TellsTime
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.recovery.execute import watched
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
-from airflow_eos.ops.blocked import Blocked, find_blocked, next_step
+from airflow_eos.ops.blocked import Blocked, BlockedPartition, find_blocked, next_step
 from airflow_eos.ops.tables import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from airflow_eos.core.checkpoint import Heartbeat
-    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.core.checkpoint.progress import CheckpointState, SourceProgress
-    from airflow_eos.core.checkpoint.snapshot import Snapshot
-    from airflow_eos.core.protocol.decision import OpenWork
-    from airflow_eos.core.protocol.participant import Participant, TellsTime
-    from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.ops.blocked import BlockedPartition
 
 log = structlog.get_logger(__name__)
 _MARGIN_MS = 5_000
@@ -61,8 +58,6 @@ class ProgressReading:
     """One look at a checkpoint.
 
     Attributes:
-        state: Spark's progress.
-        heartbeat: the newest heartbeat.
         unread: how many offsets are still to be read; None where that is not known.
         now_ms: when the newest heartbeat was written, by the store's clock.
         alive: whether the heartbeat was seen to change; None where there was no second look.
@@ -89,7 +84,6 @@ def judge(
     """Judge the health of the pipeline; ``earlier`` is the look that suspected a stall.
 
     Args:
-        seen: the look to judge.
         max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
         earlier: an observation at least :func:`confirm_after_ms` older.
     """
@@ -332,7 +326,6 @@ class ProgressJudge:
     """The judge of one checkpoint by at most one target; without one, for any progress at all.
 
     Attributes:
-        checkpoint: location of the checkpoint.
         max_age_ms: see :func:`airflow_eos.ops.supervision.progress.judge`.
         batch_id: done once this batch is committed.
         since_batch: done once a later batch is committed, or the pipeline is idle.
@@ -399,7 +392,6 @@ class SeenOpen:
     """The least age of open work: since when the reader saw it, by one clock of the reader's.
 
     Args:
-        clock: seconds.
         since: when earlier looks first saw open work, by its name.
     """
 
@@ -499,7 +491,6 @@ class BlockedJudge:
     """The judge of transactions, of any program, that hold the readers of topics up.
 
     Attributes:
-        topics: topics to look at.
         max_age_ms: transactions older than this are found.
     """
 

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, read_pipeline
 from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.core.recovery.execute import (
     ALLOWED_BY_DEFAULT,
+    Report,
     execute,
     execute_recovery,
     participant_of,
 )
 from airflow_eos.core.recovery.facts import gather
-from airflow_eos.core.recovery.plan import Action, make_plan
+from airflow_eos.core.recovery.plan import Action, Plan, make_plan
 from airflow_eos.errors import DeliveryError, PipelineAliveError
 from airflow_eos.ops.plan_tables import plan_view, report_view
 from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation, read_pulse
+from airflow_eos.ops.supervision.preflight import FirstConnection
 from airflow_eos.ops.tables import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from airflow_eos.core.checkpoint import Heartbeat
-    from airflow_eos.core.protocol.participant import Participant
-    from airflow_eos.core.recovery.execute import Report
-    from airflow_eos.core.recovery.plan import Plan
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.ops.supervision.preflight import FirstConnection
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +43,11 @@ class Recovery:
     """The recovery of one pipeline: its checkpoint, and how to reach its participants.
 
     Attributes:
-        checkpoint: location of the checkpoint.
-        kafka: settings of the Kafka cluster.
         prefix: prefix of the transactional ids; None: the prefix that the checkpoint names.
-        storage_options: options of the checkpoint's object store; may hold secrets.
         reach: connection settings of the other participants, by name or kind; may hold secrets.
         patience: how long a heartbeat is watched. A driver that beats again meanwhile is alive;
             one that stands still for three of its intervals is recovered then.
         first: a connection to Kafka that is open already; the first recovery takes it over.
-        sleep, clock: seconds; a test gives its own.
     """
 
     checkpoint: str
@@ -171,7 +164,6 @@ def recover_before_start(
     """End the transactions that a former driver left open; refuse where another driver runs.
 
     Args:
-        recovery: the pipeline.
         known_dead: tells whether the driver of a heartbeat was seen to end, or to be silent.
         act: False prints the plan only.
 

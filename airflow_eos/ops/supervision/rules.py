@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
+from airflow_eos.core.arguments import Cancel
+from airflow_eos.core.delivery.policy import RestartStrategy
 from airflow_eos.ops.supervision.exit_status import Patience
 from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from airflow_eos.core.arguments import Cancel
-    from airflow_eos.core.delivery.policy import RestartStrategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from airflow_eos.core.checkpoint import drain_of, read_heartbeat
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    StartedBy,
+    drain_of,
+    read_heartbeat,
+)
 from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
 from airflow_eos.core.checkpoint.heartbeat import ENDED
 from airflow_eos.core.checkpoint.liveness import Standstill, note_process_end
@@ -23,7 +30,7 @@ from airflow_eos.core.checkpoint.recovery_notes import (
     note_restart,
     refusals_noted,
 )
-from airflow_eos.core.checkpoint.standby import standby_of, standbys
+from airflow_eos.core.checkpoint.standby import Standby, standby_of, standbys
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
@@ -49,6 +56,7 @@ from airflow_eos.ops.supervision.exit_status import (
 )
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
+    HeartbeatObservation,
     HeartbeatReading,
     ask_to_drain,
     end_by_force,
@@ -59,13 +67,6 @@ from airflow_eos.ops.supervision.heartbeat_monitor import (
 )
 from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy
-    from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 log = logging.getLogger(__name__)
 
@@ -177,11 +178,8 @@ class DriverFinder:
     """Finds the living driver of a checkpoint; see ``exit_status.py`` for the table.
 
     Args:
-        identity: the task that asks.
-        pulse: reads the heartbeat of the checkpoint.
         rules: rules of the try: the time a driver has to drain, and the manager that ends one.
         pause: sleeps; raises where the try was stopped.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -241,7 +239,6 @@ class DriverFinder:
         """Return the submission of an app of this task that a try may leave unknowingly, or None.
 
         Args:
-            pulse: reads the heartbeat once.
             given_up: the submission that this try has given up.
         """
         try:
@@ -328,12 +325,9 @@ class DriverMonitor:
     """Watches the heartbeat of an app, and its process where that is a child of this one.
 
     Args:
-        pulse: reads the heartbeat.
-        rules: rules of the try.
         on_first_heartbeat: called with the first heartbeat of each app that is watched; what it
             raises is logged.
         still_wanted: raises where the try was stopped; gets the state of the app's own process.
-        sleep, clock: in seconds.
     """
 
     def __init__(
@@ -416,13 +410,11 @@ class StreamRun:
     """Runs one streaming app until it finishes in order, fails for good, or is stopped.
 
     Args:
-        store: the checkpoint of the app.
         identity: the task; each start of the app gets a ``submission`` of its own.
         submit: makes the submission of a start, not yet started.
         recover: called before each start; raises where the app may not start.
         on_first_heartbeat: called with the first heartbeat of each app that is watched.
         reopen: opens the checkpoint with current keys, where the store refuses the former ones.
-        rules: rules by which the app is run, watched and stopped.
         sleep, clock: in seconds; a test gives its own. A time of day would jump: a pause of 10
             seconds would last an hour, or a driver that comes up be given up.
         wall: seconds since the epoch, for times that other processes read.

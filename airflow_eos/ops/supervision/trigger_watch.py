@@ -6,29 +6,25 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow_eos.core.arguments import Cancel
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import EosError
 from airflow_eos.ops.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
+    HeartbeatObservation,
     ask_to_drain,
     kill_if_it_beats,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
-    from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.rules import Rules
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +37,6 @@ class AppResult:
     """The result of watching an app; ``ended`` is None where it lives on, watched elsewhere.
 
     Attributes:
-        submission: the start of the app.
         ended: how the app ended, where it has.
         failures: the failures before this start, each answered with a restart.
         began_s: when the app was started or adopted, in seconds since the epoch.
@@ -73,13 +68,10 @@ class TriggerPoll:
     """One app to watch; a value that survives the triggerer's restart.
 
     Attributes:
-        checkpoint: the checkpoint location.
-        submission: the start of the app.
         failures: (began, failed) of the failures before this start, in seconds since the epoch.
         began_s: when the app was started or adopted, in seconds since the epoch.
         silent_s: how long the app's heartbeat may stand still.
         cancel: what becomes of the app when a user stops the task.
-        manager: the cluster manager that the app was submitted to.
     """
 
     checkpoint: str
@@ -112,7 +104,6 @@ class TriggerPoll:
         """Return the event where the app has ended, else None.
 
         Args:
-            seen: the last look at the heartbeat.
             watched_s: seconds since the watch of the app began.
         """
         how = ended(seen, self.submission, None, Patience(self.silent_s, self.silent_s), watched_s)
