@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
 Producer = Literal["arrow", "librdkafka"]
 _NOBODY_LOOKS = (
-    "two_phase=True, and no watchdog looks at this checkpoint within its own intervals: what a "
-    "driver that dies had not decided would hold read_committed readers up for ever."
+    "two_phase=True, and no watchdog looks at this checkpoint within its own intervals, and at "
+    "least once in transaction_timeout: what a driver that dies had not decided would hold "
+    "read_committed readers up."
 )
 _SOMEBODY_LOOKS = (
     Remedy(
-        change="let the pipeline's watchdog look (unpause it; before a first look, one start with "
-        "two_phase='auto')",
+        change="let the pipeline's watchdog look (unpause it, watchdog_schedule; before a first "
+        "look, one start with two_phase='auto')",
         start=True,
     ),
     Remedy(
@@ -201,7 +202,8 @@ class KafkaSink:
             return self
         from airflow_eos.core.checkpoint.watchdog_record import is_watched
 
-        return replace(self, watched=is_watched(store))
+        # As often as a timer would end what nobody decides: a look a day is no look for readers.
+        return replace(self, watched=is_watched(store, self.timeout_ms))
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""

@@ -69,10 +69,14 @@ def missed_looks(store: CheckpointStore) -> str | None:
     return watchdog_warning(look, beat.modified_at_ms - at.modified_at_ms)
 
 
-def is_watched(store: CheckpointStore) -> bool:
-    """Whether a watchdog looks at the checkpoint within its own intervals, by the store's clock."""
+def is_watched(store: CheckpointStore, within_ms: int) -> bool:
+    """Whether a watchdog looks at least every ``within_ms``, and has not missed its looks.
+
+    By the store's clock.
+    """
     look = read_look(store)
-    at = None if look is None or look.interval_ms is None else store.head(WATCHDOG)
+    often = look is not None and look.interval_ms is not None and look.interval_ms <= within_ms
+    at = store.head(WATCHDOG) if often else None
     if at is None:
         return False
     now_ms = read_clock(store).told_ms
