@@ -124,7 +124,7 @@ def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
         make_project("class", Kind.map, tmp_path / "made")
 
 
-@pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka"])
+@pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka", "google"])
 def test_a_name_by_which_python_or_spark_would_import_the_app_is_refused(tmp_path, name):
     """The folder of the program comes first: ``import email`` within Python would be the app."""
     with pytest.raises(ConfigurationError, match="Python module that is installed here"):
