@@ -65,9 +65,11 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None:
+        fits = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        example = fits if _NAME.fullmatch(fits) else "clicks_eu"
         raise ConfigurationError(
             f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
-            "lower case, as for a Python module: orders, clicks_eu."
+            f"lower case, as for a Python module: {example}."
         )
     if keyword.iskeyword(name):
         raise ConfigurationError(f"{name!r} is a word of Python's own: choose another name.")

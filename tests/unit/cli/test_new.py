@@ -119,6 +119,22 @@ def test_a_name_that_is_no_module_is_refused_and_nothing_is_written(tmp_path, na
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("a-b", "a_b"),
+        ("My Clicks", "my_clicks"),
+        ("../x", "x"),
+        ("1st", "clicks_eu"),
+        ("", "clicks_eu"),
+    ],
+)
+def test_a_name_that_is_refused_is_told_with_one_that_fits(tmp_path, name, fits):
+    with pytest.raises(ConfigurationError, match=f"Python module: {fits}"):
+        make_project(name, Kind.map, tmp_path / "made")
+    make_project(fits, Kind.map, tmp_path / "made")
+
+
 def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
     with pytest.raises(ConfigurationError, match="'class' is a word of Python's own"):
         make_project("class", Kind.map, tmp_path / "made")
