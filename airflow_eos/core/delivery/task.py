@@ -277,12 +277,10 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
         DeliveryError: there is not one report for each task and participant.
     """
     began_ms = time.time_ns() // 1_000_000
-    rows = tasks.collect()
+    told, ran = _told(tasks)
     ended_ms = time.time_ns() // 1_000_000
-    came_in = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in rows]
+    came_in = [msgspec.json.decode(each, type=TaskReport) for each in told]
     reports = [by_our_clock(report, began_ms, ended_ms) for report in came_in]
-    # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
-    ran = int(tasks._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
     came = Counter(report.participant for report in reports)
     if came != Counter(dict.fromkeys(participants, ran)):
         raise DeliveryError(
@@ -290,6 +288,24 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
             "report each. Nothing was decided; the batch runs again."
         )
     return sorted(reports, key=lambda report: report.task)
+
+
+def _told(tasks: DataFrame) -> tuple[list[bytes], int]:
+    """Run the tasks; return what they report, and how many there were.
+
+    The frame that ``foreachBatch`` gives is one node, the rows of the query's own plan. To collect
+    it, Spark would analyse, optimise, plan and describe it for each batch, as a query of its own:
+    so the node alone is planned, and run as a part of the batch.
+    """
+    execution = tasks._jdf.queryExecution()  # noqa: SLF001 - no public name for any of it
+    node = execution.analyzed()
+    if node.nodeName() == "LogicalRDD":
+        planner = tasks.sparkSession._jsparkSession.sessionState().planner()  # noqa: SLF001
+        rows = planner.plan(node).next().executeCollect()
+        return [bytes(row.getBinary(0)) for row in rows], int(node.rdd().getNumPartitions())
+    found = [bytes(row.report) for row in tasks.collect()]
+    # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
+    return found, int(execution.toRdd().getNumPartitions())
 
 
 def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport:
