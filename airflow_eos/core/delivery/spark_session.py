@@ -332,7 +332,8 @@ class QuerySettings:
         return (writer.queryName(self.query_name) if self.query_name else writer).start()
 
 
-_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Spark's setting of who writes its logs."""
 
 
 @contextmanager
@@ -349,16 +350,16 @@ def quick_logs(spark: SparkSession, location: str) -> Iterator[Callable[[Streami
         what makes the logs of the query, by the manager that is chosen inside.
     """
     chosen = None
-    if located(location).local is not None and spark.conf.get(_MANAGER, None) is None:
+    if located(location).local is not None and spark.conf.get(MANAGER, None) is None:
         chosen = _class_of(spark.sparkContext._jvm, "FileSystemBasedCheckpointFileManager")  # noqa: SLF001
     if chosen is None:
         yield lambda _query: None
         return
-    spark.conf.set(_MANAGER, chosen._fqn)  # noqa: SLF001 - py4j has no public name for it
+    spark.conf.set(MANAGER, chosen._fqn)  # noqa: SLF001 - py4j has no public name for it
     try:
         yield _make_logs
     finally:
-        spark.conf.unset(_MANAGER)
+        spark.conf.unset(MANAGER)
 
 
 def _make_logs(query: StreamingQuery) -> None:
