@@ -71,6 +71,14 @@ class TaskWriter(Protocol):
         """
 
 
+@runtime_checkable
+class SendsByItself(Protocol):
+    """A ``TaskWriter`` that works on beside its task, and is told when no row comes any more."""
+
+    def finish(self) -> None:
+        """Begin to send what is left, and return at once; an error may come from ``prepare``."""
+
+
 class Sink(Protocol):
     """A kind's sink: a value that is pickled into every task, and can be asked before."""
 

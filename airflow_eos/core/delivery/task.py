@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.core.delivery.port import DistributingSink, TaskReport, TaskWriter, innermost
+from airflow_eos.core.delivery.port import (
+    DistributingSink,
+    SendsByItself,
+    TaskReport,
+    TaskWriter,
+    innermost,
+)
 from airflow_eos.core.delivery.workers import tune_process
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, DeliveryError
@@ -398,7 +404,10 @@ class SinkTask:
             for batch in batches:  # read all the same: Spark's state needs that
                 for flow in flows:
                     flow.take(batch)
-            reports = tuple(flow.report(task) for flow in flows)
+            # Who sends by itself is waited for last, and the others prepare meanwhile.
+            in_turn = sorted(flows, key=_Flow.finish) if len(flows) > 1 else flows
+            reported = {flow: flow.report(task) for flow in in_turn}
+            reports = tuple(reported[flow] for flow in flows)
             undo.pop_all()
         if writes:
             failpoint("task-prepared")
@@ -442,6 +451,13 @@ class _Flow:
         elif self._warm is not None:
             self._warm(rows.drop_columns(HASH_COLUMN))
             self._warm = None
+
+    def finish(self) -> bool:
+        """Say that no row comes any more; return whether the writer sends by itself from now on."""
+        if isinstance(self._writer, SendsByItself):
+            self._writer.finish()
+            return True
+        return False
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()
