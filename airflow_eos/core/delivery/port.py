@@ -56,7 +56,11 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 class TaskWriter(Protocol):
-    """The writer of one task into its system: ``write`` … → ``prepare``, or ``abort``."""
+    """The writer of one task into its system: ``write`` … → ``prepare``, or ``abort``.
+
+    One that sends by itself may have ``finish()``, called where the task has other outputs, once no
+    row comes any more: it begins to send what is left, and returns at once.
+    """
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows; an error can come from a later call, and then only ``abort`` is of use."""
@@ -69,14 +73,6 @@ class TaskWriter(Protocol):
 
         No decision names the work yet; work that holds no lock may be left to whoever lists it.
         """
-
-
-@runtime_checkable
-class SendsByItself(Protocol):
-    """A ``TaskWriter`` that works on beside its task, and is told when no row comes any more."""
-
-    def finish(self) -> None:
-        """Begin to send what is left, and return at once; an error may come from ``prepare``."""
 
 
 class Sink(Protocol):

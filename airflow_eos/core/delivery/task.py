@@ -16,13 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.core.delivery.port import (
-    DistributingSink,
-    SendsByItself,
-    TaskReport,
-    TaskWriter,
-    innermost,
-)
+from airflow_eos.core.delivery.port import DistributingSink, TaskReport, TaskWriter, innermost
 from airflow_eos.core.delivery.workers import tune_process
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, DeliveryError
@@ -454,10 +448,10 @@ class _Flow:
 
     def finish(self) -> bool:
         """Say that no row comes any more; return whether the writer sends by itself from now on."""
-        if isinstance(self._writer, SendsByItself):
-            self._writer.finish()
-            return True
-        return False
+        finish = getattr(self._writer, "finish", None)
+        if finish is not None:
+            finish()
+        return finish is not None
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()
