@@ -283,6 +283,10 @@ class _TransactionOfTask:
         """Encode and send rows."""
         self._writer.write(rows)
 
+    def finish(self) -> None:
+        """Let the writer send what is left."""
+        self._writer.finish()
+
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """Wait until every row is acknowledged, and leave the transaction open."""
         written = self._writer.prepare()
@@ -348,6 +352,9 @@ class Writer(Protocol):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
+
+    def finish(self) -> None:
+        """Begin to send what is left, and return at once; an error may come from ``prepare``."""
 
     def prepare(self) -> WrittenTransaction | None:
         """Wait until all rows are acknowledged, leave the transaction open; None: no rows."""
