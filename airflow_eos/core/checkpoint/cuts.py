@@ -11,11 +11,10 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import CUTS, cut_path
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position
 from airflow_eos.core.protocol.decision import encode, one_line
 from airflow_eos.core.protocol.participant_group import alone
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.participant import Member, Participant
     from airflow_eos.core.protocol.promise import Promise
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
 

@@ -10,17 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.core.checkpoint.terms import newest_term
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 BY_AIRFLOW = "airflow"

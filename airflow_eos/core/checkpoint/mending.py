@@ -28,8 +28,6 @@ import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import (
     ASIDE,
     COMMITS,
@@ -49,6 +47,7 @@ from airflow_eos.core.checkpoint.spark_log import (
     parse_offsets,
     parse_query_id,
 )
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Verdict
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.decisions import DecisionLog
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _NEW = "start on a new checkpoint location"
 _MISSING = "is missing"

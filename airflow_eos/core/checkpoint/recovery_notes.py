@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import REFUSED, RESTART, RESUMPTION
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, EosError
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 class Replacement(Evidence, frozen=True, kw_only=True):

@@ -20,13 +20,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import decided_offsets
 from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.progress import SourceProgress
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 TopicPartition = tuple[str, int]
 """Topic and partition."""

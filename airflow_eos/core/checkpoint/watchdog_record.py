@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
 from airflow_eos.core.checkpoint.store import read_clock
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 MISSED_LOOKS = 3

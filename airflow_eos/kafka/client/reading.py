@@ -12,8 +12,7 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from airflow_eos.core.log import Log
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.fetch import FetchedRecordBatch
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500

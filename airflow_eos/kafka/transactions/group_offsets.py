@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.consumer_groups import CommittedOffset
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _TIMEOUT_MS = 60_000
 """The transaction timeout. Nothing waits for it: the next transaction aborts one left open."""

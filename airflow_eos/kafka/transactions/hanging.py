@@ -29,9 +29,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import structlog
-
 from airflow_eos.core.checkpoint.topics import TopicPartition
+from airflow_eos.core.log import Log
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -214,7 +213,7 @@ def _write_marker(
 # before a commit a process checks that its transaction is the only open one of its producer.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 """The partitions that each transaction has written to."""
