@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import cast
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import CUTS, cut_path
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.checkpoint.rulings import Acceptance

@@ -28,8 +28,6 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cached_property
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import (
     ASIDE,
     COMMITS,

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import REFUSED, RESTART, RESUMPTION
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.store import CheckpointStore

@@ -19,7 +19,6 @@ from functools import cache
 from itertools import chain
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
 from airflow_eos.core.checkpoint.store import CheckpointStore, read_clock

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
+from airflow_eos.core.log import Log
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.connection import ConnectionPool

@@ -29,8 +29,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-import structlog
-
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.protocol.participant_group import side_by_side
 from airflow_eos.errors import (
@@ -210,7 +208,7 @@ def _write_marker(
 # before a commit a process checks that its transaction is the only open one of its producer.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 """The partitions that each transaction has written to."""
