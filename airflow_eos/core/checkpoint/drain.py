@@ -18,7 +18,7 @@ from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 BY_AIRFLOW = "airflow"

@@ -12,17 +12,16 @@ import uuid
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import HISTORY, StoredObject
 from airflow_eos.core.checkpoint.drain import BY_STANDBY
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, MomentMs
 from airflow_eos.core.checkpoint.liveness import process_end_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, Upgrades, added, encode
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 KEPT = 50
 """The number of newest events that are kept, and shown."""

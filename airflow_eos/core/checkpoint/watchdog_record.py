@@ -8,10 +8,11 @@ import msgspec
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
 from airflow_eos.core.checkpoint.store import CheckpointStore, read_clock
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 MISSED_LOOKS = 3

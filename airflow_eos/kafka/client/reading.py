@@ -35,7 +35,7 @@ from airflow_eos.kafka.client.offsets import (
     tells_local,
 )
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500

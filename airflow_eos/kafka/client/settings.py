@@ -32,6 +32,8 @@ from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableE
 from airflow_eos.kafka.client.messages import AbstractTokenProvider
 from airflow_eos.secret_names import is_secret
 
+log = Log(__name__)
+
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20  # of a token response: a token is a few KiB; the server may be anybody's
 HTTP_HOSTS = "AIRFLOW_EOS_HTTP_TOKEN_HOSTS"

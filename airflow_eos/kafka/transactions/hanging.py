@@ -30,6 +30,7 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant_group import side_by_side
 from airflow_eos.errors import (
     DeliveryError,
