@@ -118,9 +118,9 @@ class Difference(NamedTuple):
     why: str
 
 
-_ONE_BROKER = "one broker has no others to copy to"
-_KEPT_COPY = "a topic outlives the loss of one of several brokers"
-_FEW = "50 partitions each make the first transaction, or group, of a new broker slow"
+_ONE_BROKER = "one broker cannot copy"
+_KEPT_COPY = "it outlives the loss of a broker"
+_FEW = "so many make a new broker slow"
 
 DIFFERENCES = (
     Difference("default.replication.factor", "1", lambda copies: copies, _KEPT_COPY),

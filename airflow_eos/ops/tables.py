@@ -15,11 +15,14 @@ WIDTH = 100
 
 
 def show(view: RenderableType) -> None:
-    """Print to the terminal; a pipe or a log file gets 100 columns, or as many as COLUMNS says."""
+    """Print to the terminal; a pipe or a log file gets 100 columns, or as many as COLUMNS says.
+
+    There a sentence is one line all the same, since it may have a command to paste or to look for.
+    """
     console = Console()
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console = Console(width=WIDTH)
-    console.print(view)
+    console.print(view, soft_wrap=not console.is_terminal)
 
 
 def as_text(view: RenderableType, width: int = WIDTH) -> str:

@@ -265,7 +265,7 @@ def state_of(
     seen = ProgressReading(found.state, found.heartbeat, None, beaten_at_ms, alive)
     if alive is None and found.heartbeat is not None:
         within = in_words(MISSED_BEATS * found.heartbeat.interval_ms)
-        return "looking", f"looked at once: whether its driver lives is known within {within}"
+        return "looking", f"whether its driver lives is known within {within}"
     if alive is None:
         return "looking", judge(seen, max_age_ms=stall_after_ms).reason
     if not alive:

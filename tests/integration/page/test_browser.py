@@ -373,6 +373,12 @@ def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
         ended = page.locator(".events li").first
         expect(ended).to_contain_text("no last word, in phase", timeout=SEEN_SILENT_MS)
         expect(page.locator(".part-facts")).to_contain_text("unread")
+        expect(page.locator(".part-recovery b", has_text="What to do:")).to_be_visible()
+        # What nobody has read is asked with each plan: after the last word there is no line of it.
+        for _ in range(2):
+            with page.expect_response(re.compile("/plan$")):
+                pass
+        expect(page.locator(".part-lines")).not_to_contain_text("Rows unread, since")
         assert serious_findings(page) == []
         picture(page, "killed-dark", whole=True)
         page.go_back()

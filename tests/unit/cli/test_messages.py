@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from obstore.exceptions import GenericError
+from rich.console import Group
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from airflow_eos.core.checkpoint.locations import is_temporary, lacking_keys
 from airflow_eos.core.delivery.spark_session import warn_where_it_is_lost
 from airflow_eos.errors import ConfigurationError, EosError, KafkaUnavailableError, Remedy
 from airflow_eos.ops.doctor import Line, failed, folder
+from airflow_eos.ops.tables import WIDTH, plain, show, table
 
 
 def refused(*arguments: str) -> str:
@@ -213,3 +215,16 @@ def test_a_rehearsal_in_the_cluster_would_start_for_good_and_is_refused(options)
 def test_a_rehearsal_runs_here_whatever_the_defaults_of_spark_say():
     _, *options = _starter("spark-submit --master yarn")
     assert options == ["--master", "yarn", "--deploy-mode", "client"]
+
+
+def test_in_a_pipe_a_command_to_run_is_in_one_line_and_a_table_keeps_its_width(capsys, monkeypatch):
+    """It is looked for and pasted: a break within a path makes it another command."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    command = f"airflow-eos recover /{'a/long/folder/' * 12}checkpoint"
+    steps = table("action", "why")
+    steps.add_row("COMMIT", "promised " * 30)
+    show(Group(plain(f"What to do: Run `{command}`."), steps))
+    said, *rows = capsys.readouterr().out.splitlines()
+    assert command in said
+    assert len(rows) >= 3
+    assert all(len(row) <= WIDTH for row in rows)

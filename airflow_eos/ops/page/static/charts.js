@@ -175,5 +175,5 @@ export function axis({ from, to, width, events }) {
   const { marks, apart } = marksOf(from, to, Math.max(2, Math.floor(width / 110)));
   return s("svg", { class: "line axis", width, height: 36, viewBox: `0 0 ${width} 36`, "aria-hidden": "true" },
     ...events.map((each) => s("circle", { class: "dot", "data-kind": each.kind, cx: x(each.at_ms), cy: 7, r: 4 }, s("title", {}, `${moment(each.at_ms)} ${each.what} ${each.who}`))),
-    ...marks.map((at) => s("text", { class: "scale", x: Math.min(width - 24, Math.max(24, x(at))), y: 29, "text-anchor": "middle" }, mark(at, apart))));
+    ...marks.map((at) => s("text", { class: "scale", x: Math.min(width - 30, Math.max(30, x(at))), y: 29, "text-anchor": "middle" }, mark(at, apart))));
 }

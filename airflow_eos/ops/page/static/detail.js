@@ -165,9 +165,11 @@ function openWork(open, promised, batch) {
   return [title, scrolled("Open work", table("cards", ["work", "participant", "where", "opened", "until its system ends it"], rows))];
 }
 
+const NEXT = "What to do:";
+
 function planned(plan) {
   const title = heading("Recovery plan", h("span", { class: "muted" }, `made ${moment(plan.made_at_ms)}: nothing was done`));
-  const remarks = [...plan.alive, ...plan.remarks].map((each) => h("p", { class: "muted" }, each));
+  const remarks = [...plan.alive, ...plan.remarks].map((each) => each.startsWith(NEXT) ? h("p", {}, h("b", {}, NEXT), each.slice(NEXT.length)) : h("p", { class: "muted" }, each));
   if (!plan.lines.length) return [title, h("p", { class: "calm" }, "Nothing to do: nothing is open, nothing that was promised is missing."), ...remarks];
   const rows = plan.lines.map((each) => h("tr", {}, h("td", {}, h("span", { class: "verb", "data-action": each.action }, each.action)), h("td", {}, h("code", {}, each.work)), h("td", { class: "right" }, each.age), h("td", { class: "right" }, each.left), h("td", { class: "right" }, each.rows), h("td", { class: "wide" }, each.why)));
   return [title, scrolled("Recovery plan", table("cards", ["action", "work", "age", "left", "rows", "why"], rows, new Set([2, 3, 4]))), ...remarks];
@@ -188,10 +190,11 @@ function lines(detail, unread, width) {
   const to = ALIVE.has(row.state) ? Math.max(now(), seen) : seen + (seen - from) * 0.06;
   const events = detail.events.filter((each) => each.at_ms >= from && each.at_ms <= to).map((each) => ({ ...each, kind: kindOf(each.what) }));
   const shared = { from, to, width, events };
+  const asked = unread.filter(([at]) => at <= to); // of a dead driver the lines end soon after it
   return [title, h("div", { class: "lines" },
     line({ ...shared, title: "Rows/s", path: ratesOf(rates, to), says: rate }),
     line({ ...shared, title: "Lag: rows read and not delivered yet", path: lagOf(points, to) }),
-    unread.length > 1 ? line({ ...shared, title: "Rows unread, since this page is open", path: unread }) : null,
+    asked.length > 1 ? line({ ...shared, title: "Rows unread, since this page is open", path: asked }) : null,
     line({ ...shared, title: "Age of the newest delivered row", path: agesOf(done, to), isTime: true }),
     axis(shared))];
 }
