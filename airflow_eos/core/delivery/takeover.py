@@ -104,15 +104,14 @@ def recommit_progress(
 
 
 def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) -> None:
-    """Abort what is open, was never decided, and no timer would ever end.
+    """Abort what is open and was never decided: readers stand still until a timer ends it, if any.
 
     At the end of a run, as what lost task attempts have left; and where another guarantee begins.
     As a recovery does it, for the listing of a moment when this driver was still the newest. Errors
     are logged: the next start, or a recovery, ends it.
     """
     try:
-        still_open = participant.open()
-        if any(each.timeout_ms is None and not each.whose for each in still_open):
+        if any(not each.whose for each in participant.open()):
             facts = gather(tenure.store, participant)
             if tenure.is_newest():
                 plan, by = make_plan(facts), driver

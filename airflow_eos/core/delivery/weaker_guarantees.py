@@ -243,9 +243,10 @@ def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -
 
 
 def _end_what_was_prepared(start: Start, tenure: Tenure) -> None:
-    """Abort what a driver with decisions has prepared, and no timer would ever end.
+    """Abort what a driver with decisions has prepared: no batch of this guarantee lists it.
 
-    No batch of this guarantee lists what is open. Errors are logged: a recovery ends it.
+    Rows that are written at once would be seen only when its timer ends it, if one does. Errors are
+    logged: a recovery ends it.
     """
     if read_pipeline(start.store) is None:
         return

@@ -136,12 +136,13 @@ class Untimed(FakeParticipant):
         return tuple(structs.replace(each, timeout_ms=None) for each in super().open(**given))
 
 
-def test_what_was_prepared_and_no_timer_ends_is_aborted_where_another_guarantee_begins(store):
-    """None of its batches lists what is open: readers would stand still for good."""
+@pytest.mark.parametrize("kind", [Untimed, FakeParticipant], ids=["without a timer", "with one"])
+def test_what_was_prepared_is_aborted_where_another_guarantee_begins(store, kind):
+    """None of its batches lists what is open: readers would stand still for good, or for long."""
     broker = FakeBroker()
 
     def sink() -> Any:
-        return MagicMock(connect=lambda _: Untimed(broker), keeping=())
+        return MagicMock(connect=lambda _: kind(broker), keeping=())
 
     start(store, "exactly_once", sink())
     store.put("offsets/0", PLANNED)
