@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.core.delivery import batch, source
+from airflow_eos.core.delivery import batch, source, task
 from airflow_eos.sinks.source import tuned_source_options
 from benchmarks import rows, spark
 from benchmarks.report import Table
@@ -100,6 +100,7 @@ def _played(
         from pyspark.sql.classic.dataframe import DataFrame
 
         _timed(DataFrame, "collect", "collect", times)
+        _timed(task, "_told", "collect", times)
         stage.topic("small", 4)
         rows.fill(stage.bootstrap, "small", _ROWS * _BATCHES)
         options = {**tuned_source_options(), "maxOffsetsPerTrigger": _ROWS}

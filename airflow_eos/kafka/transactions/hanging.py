@@ -27,11 +27,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.core.log import Log
-from airflow_eos.core.protocol.participant_group import side_by_side
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -232,23 +230,14 @@ def require_committed_everywhere(
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; call again.
     """
-    out_of_reach, others = side_by_side(
-        [partial(_out_of_reach, wire, committed), partial(replaced, wire, committed)]
-    )
-    return out_of_reach | others
-
-
-def _out_of_reach(
-    wire: ConnectionPool, committed: Sequence[PreparedTransaction]
-) -> set[TransactionIdentity]:
-    """Write missing markers; return the transactions before whose rows readers stand for ever."""
     stable = _last_stable(wire, {at.tp for each in committed for at in each.written})
     if behind := _behind(committed, stable):
         require_ended_everywhere(wire, behind, commit=True)
         stable = _last_stable(wire, {tp for partitions in behind.values() for tp in partitions})
         behind = _behind(committed, stable)  # no marker holds them up any more
     lost = set(made_again(wire, [each for each in committed if each.identity in behind]))
-    return lost | _cut_off(wire, committed, behind, Deadline(60.0))
+    lost |= _cut_off(wire, committed, behind, Deadline(60.0))
+    return lost | replaced(wire, committed)
 
 
 def _behind(
