@@ -185,7 +185,7 @@ class ContinuityError(
 
 class OwnershipError(
     CheckpointError,
-    change="start with the checkpoint or the prefix that belong together, by its two sides",
+    change="use the checkpoint and the prefix that belong together: the message names both sides",
     start=True,
     look="The message names both sides: the checkpoint and prefix here, and who owns them "
     "there. An older copy of a checkpoint that was put back is refused so, too. Nothing "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
+import venv
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +14,7 @@ from typing import IO, Any
 from airflow_eos.local import jars
 from airflow_eos.local.jars import Bundle, Jar, java_program
 
-VERSION = "2.2.1"
+VERSION = "2.3.0"
 CONNECTOR = "5.0.0-2.2"
 _BUNDLE = Bundle(
     f"flink-kafka-{CONNECTOR}",
@@ -33,14 +32,19 @@ _JOB = Path(__file__).parent / "flink_job.py"
 
 
 def start(
-    *, job: Path = _JOB, heap: str = "2g", log: IO[str] | int = subprocess.PIPE, **settings: Any
+    *,
+    job: Path = _JOB,
+    heap: str = "2g",
+    java: str = "",
+    log: IO[str] | int = subprocess.PIPE,
+    **settings: Any,
 ) -> subprocess.Popen[str]:
     """Start a job in a process group of its own; see ``flink_job.py`` for the settings."""
     (connector,) = jars.ensure(_BUNDLE)
     environment = {
         **os.environ,
         "JAVA_HOME": str(Path(java_program()).resolve().parents[1]),
-        "JVM_ARGS": f"-Xms{heap} -Xmx{heap}",
+        "JVM_ARGS": f"-Xms{heap} -Xmx{heap} {java}",
         "PYTHONWARNINGS": "ignore",
     }
     return subprocess.Popen(
@@ -77,16 +81,9 @@ def _python() -> Path:
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
-        uv = shutil.which("uv") or str(
-            Path(sys.prefix).resolve().parent / ".tool-venv" / "bin" / "uv"
-        )
         print(f"fetching Flink {VERSION} into the cache folder, once", flush=True)
-        subprocess.run(
-            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True
-        )
+        venv.create(folder, clear=True, with_pip=True)
         package = f"apache-flink=={VERSION}"
-        subprocess.run(
-            [uv, "pip", "install", "--quiet", "--python", str(python), package], check=True
-        )
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", package], check=True)
         ready.touch()
     return python

@@ -6,6 +6,7 @@ import enum
 import json
 import keyword
 import re
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -64,13 +65,15 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None:
+        fits = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        example = fits if _NAME.fullmatch(fits) else "clicks_eu"
         raise ConfigurationError(
             f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
-            "lower case, as for a Python module: orders, clicks_eu."
+            f"lower case, as for a Python module: {example}."
         )
     if keyword.iskeyword(name):
         raise ConfigurationError(f"{name!r} is a word of Python's own: choose another name.")
-    if (found := find_spec(name)) is not None and found.origin is not None:
+    if _is_module(name):
         raise ConfigurationError(
             f"{name!r} is the name of a Python module that is installed here, and the app would be "
             "imported in its place: choose another name."
@@ -109,6 +112,16 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             f"{folder} cannot be written: {error}. Choose another folder with --into."
         ) from error
     return [folder / path for path in written]
+
+
+def _is_module(name: str) -> bool:
+    """Tell whether an import would find a module of Python or an installed one, not a folder."""
+    found = find_spec(name)
+    if found is None or found.origin is not None:
+        return found is not None
+    # A package without __init__.py, such as google: the app would hide google.protobuf.
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return any(str(Path(at).parent) in installed for at in found.submodule_search_locations or ())
 
 
 def sample_rows(every: timedelta = timedelta(milliseconds=100)) -> list[tuple[str, str]]:

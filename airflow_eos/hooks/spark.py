@@ -168,7 +168,6 @@ class SubmitTarget(ClusterManager):
             master=master,
             is_cluster=mode == "cluster",
             namespace=conf.get(_NAMESPACE) or extra.get("namespace") or "default",
-            pod=conf.get(_POD),
         )
         target._require_workable(conf)
         return target
@@ -177,7 +176,7 @@ class SubmitTarget(ClusterManager):
     def manager(self) -> ClusterManager:
         """The cluster manager without the connection id, for the code that ends a driver."""
         return ClusterManager(
-            master=self.master, is_cluster=self.is_cluster, namespace=self.namespace, pod=self.pod
+            master=self.master, is_cluster=self.is_cluster, namespace=self.namespace
         )
 
     def conf(self, started_by: StartedBy, conf: Mapping[str, str]) -> dict[str, str]:
@@ -189,7 +188,7 @@ class SubmitTarget(ClusterManager):
         if not self.is_cluster:
             return dict(conf)
         if self.is_kubernetes:
-            return {_POD: self.pod_of(started_by.submission), **self._own(), **conf}
+            return {**self._own(), **conf, _POD: self.pod_of(started_by.submission)}
         tags = filter(None, [conf.get(_TAGS), self.tag_of(started_by.submission)])
         return {**self._own(), **conf, _TAGS: ",".join(tags)}
 
@@ -246,6 +245,12 @@ class SubmitTarget(ClusterManager):
                 f"Spark connection {self.conn_id!r} asks for deploy mode 'cluster' on "
                 f"{self.master!r}, where Spark has none for Python apps. Expected YARN or "
                 "Kubernetes; take deploy_mode='client' here: the driver then runs on the worker."
+            )
+        if self.is_kubernetes and _POD in conf:
+            raise ConfigurationError(
+                f"conf says {_POD}={conf[_POD]}: the pod of a driver that has ended stays, and "
+                "under its name Kubernetes takes no other, so that the app could never be started "
+                f"again. Leave it out: each start has a pod of its own, {self.pod_of('<id>')}."
             )
         for name, ours in self._own().items():
             if str(conf.get(name, ours)).lower() != ours:

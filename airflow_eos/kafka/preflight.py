@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import MIN_TIME_LEFT
 from airflow_eos.errors import (
     KafkaError,
@@ -184,7 +183,7 @@ def _of_transactions(wire: ConnectionPool) -> Durability:
 # --- preflight ------------------------------------------------------------------------------------
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 def check_timeouts(

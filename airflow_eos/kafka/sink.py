@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
 Producer = Literal["arrow", "librdkafka"]
 _NOBODY_LOOKS = (
-    "two_phase=True, and no watchdog looks at this checkpoint within its own intervals: what a "
-    "driver that dies had not decided would hold read_committed readers up for ever."
+    "two_phase=True, and no watchdog looks at this checkpoint within its own intervals, and at "
+    "least once in transaction_timeout: what a driver that dies had not decided would hold "
+    "read_committed readers up."
 )
 _SOMEBODY_LOOKS = (
     Remedy(
-        change="let the pipeline's watchdog look (unpause it; before a first look, one start with "
-        "two_phase='auto')",
+        change="let the pipeline's watchdog look (unpause it, watchdog_schedule; before a first "
+        "look, one start with two_phase='auto')",
         start=True,
     ),
     Remedy(
@@ -201,7 +202,8 @@ class KafkaSink:
             return self
         from airflow_eos.core.checkpoint.watchdog_record import is_watched
 
-        return replace(self, watched=is_watched(store))
+        # As often as a timer would end what nobody decides: a look a day is no look for readers.
+        return replace(self, watched=is_watched(store, self.timeout_ms))
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""
@@ -281,6 +283,10 @@ class _TransactionOfTask:
         """Encode and send rows."""
         self._writer.write(rows)
 
+    def finish(self) -> None:
+        """Let the writer send what is left."""
+        self._writer.finish()
+
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """Wait until every row is acknowledged, and leave the transaction open."""
         written = self._writer.prepare()
@@ -346,6 +352,9 @@ class Writer(Protocol):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
+
+    def finish(self) -> None:
+        """Begin to send what is left, and return at once; an error may come from ``prepare``."""
 
     def prepare(self) -> WrittenTransaction | None:
         """Wait until all rows are acknowledged, leave the transaction open; None: no rows."""

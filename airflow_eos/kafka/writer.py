@@ -458,6 +458,9 @@ class LibrdkafkaWriter:
         producer.send(messages(rows, self.destination.topic))
         current.rows += rows.num_rows
 
+    def finish(self) -> None:
+        """Do nothing: librdkafka sends by itself."""
+
     def prepare(self) -> WrittenTransaction | None:
         """Wait until all rows are acknowledged; return the transaction, open, and forget it."""
         current = self._slot.current()

@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _WAIT = Remedy(change="wait until the running pipeline has settled its next batch")
+_ONE_OF_THEM = Remedy(change="take one of these, where an older one was asked for")
+_WHERE = Remedy(change="give the checkpointLocation of the query, where it is another one")
 
 
 def latest(checkpoint: str, *, storage_options: Mapping[str, str] | None = None) -> Cut:
@@ -173,7 +175,9 @@ def _newest(checkpoint: str, options: Mapping[str, str] | None, until_ms: float,
 
 def _none(checkpoint: str, listed: Mapping[int, int], which: str) -> CheckpointError:
     there = f"there are batches {min(listed)} to {max(listed)}" if listed else "it has none at all"
-    return CheckpointError(f"{checkpoint} has no whole cut{which}: {there}.", _WAIT)
+    return CheckpointError(
+        f"{checkpoint} has no whole cut{which}: {there}.", _WAIT, _ONE_OF_THEM if listed else _WHERE
+    )
 
 
 # --- one output of a cut --------------------------------------------------------------------------

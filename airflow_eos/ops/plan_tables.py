@@ -71,7 +71,7 @@ def headline(plan: Plan) -> str:
 
 
 def _names(participants: Sequence[Member]) -> str:
-    return " and ".join(map(str, participants))
+    return " and ".join(f"{each.kind} {each.name!r}" for each in participants)
 
 
 def seal_sentence(seal: Seal) -> str:

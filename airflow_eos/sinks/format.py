@@ -31,6 +31,7 @@ _OF_SPARK = {"checkpointlocation", "path", "queryname"}
 _ELSEWHERE = {
     **dict.fromkeys(("max_offsets_per_trigger", "skip_lost_input", "start"), "the source"),
     **dict.fromkeys(("resume_from_group", "standby"), "start_exactly_once"),
+    "partitionby": "an output of files, or the table,",
 }
 """Settings of an app that the sink does not have, and what has them."""
 _SOON_S = 60.0

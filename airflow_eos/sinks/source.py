@@ -40,10 +40,11 @@ def tuned_spark_conf(*, class_archive: str | None = None) -> dict[str, str]:
     - ``spark.python.unix.domain.socket.enabled`` (Spark 4.1): a task is handed to its Python
       worker and back sooner than over loopback TCP. The sockets lie in ``java.io.tmpdir``, whose
       path must be short (``spark.python.unix.domain.socket.dir`` names another folder).
-    - ``spark.hadoop.fs.AbstractFileSystem.file.impl``: checkpoints on a local or mounted disk are
-      written without Hadoop's ``.crc`` file beside each file; without Hadoop's native library each
-      of them costs a fork of ``chmod``. Object stores and HDFS do not notice. The price is
-      Hadoop's check of what it reads back from that disk.
+    - ``spark.hadoop.fs.AbstractFileSystem.file.impl``: other queries' checkpoints on a local or
+      mounted disk are written without Hadoop's ``.crc`` file beside each file; without Hadoop's
+      native library each of them costs a fork of ``chmod``. Object stores and HDFS do not notice.
+      The price is Hadoop's check of what it reads back from that disk. For the logs of its own
+      query ``start_exactly_once`` chooses a manager that starts fewer processes still.
     - ``spark.sql.execution.arrow.maxBytesPerBatch`` at its highest, which is off: otherwise Spark
       adds up the sizes of all columns after every single row (``ArrowWriter.sizeInBytes``). An
       Arrow batch then ends by its number of rows alone (``maxRecordsPerBatch``, 10,000), and each

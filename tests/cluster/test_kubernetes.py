@@ -109,14 +109,14 @@ def test_cancel_kill_ends_the_pod_and_its_executors_go_with_it(
 ) -> None:
     """The pod is found by what the heartbeat says; ``spark-submit --kill`` deletes it."""
     one.feed(300)
-    submit(kubernetes, one, tmp_path)
+    submit(kubernetes, one, tmp_path, pod="eos-start-1-driver")
     wait_until(lambda: one.visible() == 300, timeout=PATIENCE_S, every=1, what="the first rows")
     beat = read_heartbeat(CheckpointStore.open(one.checkpoint))
     assert beat is not None
     (pod,) = kubernetes.pods("driver")
     assert (beat.host, beat.namespace) == (pod["metadata"]["name"], "default")
     assert kubernetes.pods("executor")
-    manager = ClusterManager(master=kubernetes.master, is_cluster=True, pod=beat.host)
+    manager = ClusterManager(master=kubernetes.master, is_cluster=True)
     assert "no start of a task" in kill_elsewhere(beat, manager), "an app started by hand"
     assert kubernetes.pods("driver")
     start = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="start-1")
@@ -162,6 +162,7 @@ def submit(
     driver: str = "",
     task: str = "",
     trigger: str = "200 milliseconds",
+    pod: str | None = None,
 ) -> None:
     """As ``deploy/kubernetes/spark-submit.sh`` does, and wait until it has returned."""
     told = {
@@ -172,6 +173,8 @@ def submit(
         "spark.executorEnv.EOS_FAILPOINTS": task,
         "spark.executorEnv.EOS_FAILPOINTS_DIR": str(places),
     }
+    if pod is not None:
+        told["spark.kubernetes.driver.pod.name"] = pod
     process = one.submit(
         kubernetes.master,
         in_pods(kubernetes, places) | {name: value for name, value in told.items() if value},

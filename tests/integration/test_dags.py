@@ -75,6 +75,21 @@ print("RESULT" + json.dumps({
 }, default=str))
 """
 
+# Of the tasks only how they end, which is what a state is made of.
+RUN = """
+import sys
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(dag_folder=sys.argv[1]).dags["eos_pipeline_orders"]
+def execute(task, context):
+    if task.task_id == sys.argv[2]:
+        raise RuntimeError(task.task_id)
+for task in dag.tasks:
+    type(task).execute, task.retries = execute, 0
+run = dag.test()
+found = {each.task_id: str(each.state) for each in run.get_task_instances()}
+print("RESULT", found["run"], found["recover"], str(run.state))
+"""
+
 # Whom Airflow asks for variables and connections, database or API server, is beyond one of these.
 PARSED_ALONE = """
 import importlib.util, sys
@@ -170,6 +185,22 @@ def test_no_dag_asks_airflows_database_while_it_is_parsed(home, tmp_path):
     asks = tmp_path / "asks.py"
     asks.write_text("from airflow.sdk import Variable\nVariable.get('eos', default=1)\n")
     assert "ASKED" in parse_alone(home, asks), "or nothing would be seen"
+
+
+@pytest.mark.parametrize(
+    ("fails", "states"),
+    [("run", "failed success failed"), ("nothing", "success success success")],
+)
+def test_a_pipeline_that_failed_is_not_green_since_it_was_recovered(home, fails, states):
+    """Airflow calls a run by its last tasks: a recovery behind a failure would be its success."""
+    answer = subprocess.run(
+        [sys.executable, "-c", RUN, str(DAGS), fails],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert f"RESULT {states}" in answer.stdout, answer.stdout[-6000:] + answer.stderr[-3000:]
 
 
 @pytest.mark.long

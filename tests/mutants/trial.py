@@ -14,14 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.catalogue import Mutant, UnsoundMutantError
 from tests.suite import EXPRESSION
 
-COPIED = ("airflow_eos", "dags", "demo", "deploy", "docs", "spark_apps", "tests", "pyproject.toml")
 TEST_SECONDS = 120
 """A test that a mutant keeps from ending has failed; the sound tree needs far less."""
 FOUND_WITHIN_S = 60
@@ -62,16 +61,17 @@ class Tree:
     _sound: dict[tuple[str, ...], str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        for name in COPIED:
-            source, target = self.root / name, self.folder / name
-            if source.is_dir():
-                shutil.copytree(source, target)
-            else:
-                shutil.copy2(source, target)
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        found = subprocess.run(listing, cwd=self.root, capture_output=True, check=True, text=True)
+        for name in found.stdout.split("\0")[:-1]:
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # removed, and not committed yet
+                shutil.copy2(self.root / name, target)
         # What Spark's tests make once a checkout takes longer than a test may (tests.support.jvm).
         made, link = self.root / "build" / "jvm", self.folder / "build" / "jvm"
         made.mkdir(parents=True, exist_ok=True)
-        link.parent.mkdir()
+        link.parent.mkdir(exist_ok=True)
         link.symlink_to(made)
 
     def try_out(self, mutant: Mutant) -> Trial:

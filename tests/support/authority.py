@@ -85,7 +85,9 @@ class LazyTasks:
     def _jdf(self) -> Any:
         """Spark's side of it: the plan, its RDD, how many partitions that has."""
         rdd = SimpleNamespace(getNumPartitions=lambda: self._ran)
-        return SimpleNamespace(queryExecution=lambda: SimpleNamespace(toRdd=lambda: rdd))
+        node = SimpleNamespace(nodeName=lambda: "MapInArrow")
+        execution = SimpleNamespace(toRdd=lambda: rdd, analyzed=lambda: node)
+        return SimpleNamespace(queryExecution=lambda: execution)
 
     def persist(self, _level: Any) -> LazyTasks:
         return self

@@ -403,3 +403,17 @@ def test_the_keys_of_the_profiles_are_kafkas() -> None:
 def test_a_profile_only_takes_away_what_there_is() -> None:
     for each in PROFILES:
         assert {*each.without, *each.most} <= KEYS.keys()
+
+
+# --- a first pipeline -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "airflow_eos/cli/templates/README.md"])
+def test_what_a_beginner_pastes_listens_on_this_machine_only(page):
+    """Spark's UI and its ports, and an Airflow whose login may be off, are open to all else."""
+    before_spark, spark, _ = (ROOT / page).read_text().partition("spark-submit ")
+    assert spark
+    assert "export SPARK_LOCAL_IP=127.0.0.1" in before_spark
+    before_airflow, _, _ = (ROOT / page).read_text().partition("\nairflow standalone")
+    exported = before_airflow.rpartition("export AIRFLOW_HOME")[2]
+    assert "AIRFLOW__API__HOST=127.0.0.1 SPARK_LOCAL_IP=127.0.0.1" in exported

@@ -165,6 +165,12 @@ class TransactionalWriter:
         if self._gathered_bytes >= self._gather_bytes():
             self._hand_over(current)
 
+    def finish(self) -> None:
+        """Begin to send what is left on the other thread; an error may come with ``prepare``."""
+        current = self._slot.current()
+        if self._gathered:
+            self._hand_over(current)
+
     def prepare(self) -> WrittenTransaction | None:
         """Wait until all rows are acknowledged; return the transaction, open, and forget it.
 

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from airflow_eos.arrow.records import numpy_kernels
 from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
+from airflow_eos.core.log import Log
+
+log = Log(__name__)
 
 _LOOPS = ("scan", "scan_headers", "gather", "hash_bytes", "choose_partitions", "scatter")
 _COMPILES_WITHIN_S = 600.0
@@ -44,9 +47,7 @@ def _load() -> None:
     except ImportError:  # the extra is not installed: numpy does the work
         return
     except Exception as error:  # noqa: BLE001 - whatever ails the compiler, rows go on
-        import structlog  # takes 0.2 s, which workers without a warning save
-
-        structlog.get_logger(__name__).warning("without_compiled_loops", error=str(error))
+        log.warning("without_compiled_loops", error=str(error))
         return
     _loaded.append(found)
 

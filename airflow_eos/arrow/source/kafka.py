@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import structlog
-
 from airflow_eos.arrow.records.decode import COLUMNS
 from airflow_eos.arrow.source.task import FusedTask, KafkaInput, ReadRanges, starting_of
 from airflow_eos.core.checkpoint.inputs import SERVERS
@@ -20,6 +18,7 @@ from airflow_eos.core.delivery.source import StreamSource, reads
 from airflow_eos.core.delivery.start_position import StartPosition
 from airflow_eos.core.delivery.task import columns_number, in_arrow, is_fixed
 from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.offsets import (
     EARLIEST,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.decision import SourceRead
     from airflow_eos.sinks.app import App
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _LOOK_FOR_BROKER_S = 20.0
 _MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")

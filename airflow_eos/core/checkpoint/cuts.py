@@ -11,13 +11,12 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import cast
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import CUTS, cut_path
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.checkpoint.rulings import Acceptance
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position, Seekable
 from airflow_eos.core.protocol.decision import encode, one_line
 from airflow_eos.core.protocol.participant import Member, Participant
@@ -25,7 +24,7 @@ from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError, SupersededError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
 

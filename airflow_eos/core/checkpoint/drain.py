@@ -10,15 +10,15 @@ from datetime import timedelta
 from typing import ClassVar
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 BY_AIRFLOW = "airflow"

@@ -12,17 +12,16 @@ import uuid
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import HISTORY, StoredObject
 from airflow_eos.core.checkpoint.drain import BY_STANDBY
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, MomentMs
 from airflow_eos.core.checkpoint.liveness import process_end_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
-from airflow_eos.core.protocol.decision import Evidence, encode
+from airflow_eos.core.log import Log
+from airflow_eos.core.protocol.decision import Evidence, Upgrades, added, encode
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 KEPT = 50
 """The number of newest events that are kept, and shown."""
@@ -44,11 +43,14 @@ class Happened(Evidence, frozen=True, kw_only=True):
     """An event of a pipeline, at ``at_ms`` by the clock of who noted it.
 
     ``who`` is the driver, or who recovered; ``why`` who started it, or how it ended. ``term`` is
-    the driver's; ``app`` and ``release`` are the app's file and our release where one started.
+    the driver's; ``app``, ``release`` and ``spark_ui`` are the app's file, our release and the
+    address of Spark's UI where one started; empty: not known, or Spark shows none.
     """
 
-    words: ClassVar[tuple[str, ...]] = ("who", "why", "app", "release")
+    words: ClassVar[tuple[str, ...]] = ("who", "why", "app", "release", "spark_ui")
+    upgrades: ClassVar[Upgrades] = {1: lambda fields: added(fields, spark_ui="")}
 
+    format_version: int = 2
     what: What
     at_ms: MomentMs
     who: str
@@ -56,9 +58,12 @@ class Happened(Evidence, frozen=True, kw_only=True):
     term: int | None = None
     app: str = ""
     release: str = ""
+    spark_ui: str = ""
 
 
-def started(heartbeat: Heartbeat, *, stood_by: bool, app: str, release: str) -> Happened:
+def started(
+    heartbeat: Heartbeat, *, stood_by: bool, app: str, release: str, spark_ui: str = ""
+) -> Happened:
     """Return the start of the driver of this heartbeat; ``stood_by``: it waited for its turn."""
     by = heartbeat.started_by
     return Happened(
@@ -69,6 +74,7 @@ def started(heartbeat: Heartbeat, *, stood_by: bool, app: str, release: str) -> 
         term=heartbeat.term,
         app=app,
         release=release,
+        spark_ui=spark_ui,
     )
 
 

@@ -28,11 +28,11 @@ from urllib.parse import quote
 
 import obstore
 import obstore.exceptions as failures
-import structlog
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
 from airflow_eos.core.checkpoint.backend import Content, require_readable
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant import same_location
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
@@ -441,7 +441,7 @@ def prefix_of(scheme: str) -> str:
 # --- locations ------------------------------------------------------------------------------------
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 LOCAL, HDFS = "file", "hdfs"
 _REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})

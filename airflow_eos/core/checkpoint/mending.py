@@ -28,8 +28,6 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cached_property
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import (
     ASIDE,
     COMMITS,
@@ -51,10 +49,11 @@ from airflow_eos.core.checkpoint.spark_log import (
     parse_query_id,
 )
 from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Verdict
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _NEW = "start on a new checkpoint location"
 _MISSING = "is missing"

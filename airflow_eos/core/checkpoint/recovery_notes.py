@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-import structlog
-
 from airflow_eos.core.checkpoint.backend import REFUSED, RESTART, RESUMPTION
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, EosError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 class Replacement(Evidence, frozen=True, kw_only=True):

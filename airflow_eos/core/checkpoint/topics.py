@@ -19,7 +19,6 @@ from functools import cache
 from itertools import chain
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
@@ -27,10 +26,11 @@ from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import decided_offsets
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state
 from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 TopicPartition = tuple[str, int]
 """Topic and partition."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, WATCHDOG
 from airflow_eos.core.checkpoint.store import CheckpointStore, read_clock
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 MISSED_LOOKS = 3
@@ -69,10 +69,14 @@ def missed_looks(store: CheckpointStore) -> str | None:
     return watchdog_warning(look, beat.modified_at_ms - at.modified_at_ms)
 
 
-def is_watched(store: CheckpointStore) -> bool:
-    """Whether a watchdog looks at the checkpoint within its own intervals, by the store's clock."""
+def is_watched(store: CheckpointStore, within_ms: int) -> bool:
+    """Whether a watchdog looks at least every ``within_ms``, and has not missed its looks.
+
+    By the store's clock.
+    """
     look = read_look(store)
-    at = None if look is None or look.interval_ms is None else store.head(WATCHDOG)
+    often = look is not None and look.interval_ms is not None and look.interval_ms <= within_ms
+    at = store.head(WATCHDOG) if often else None
     if at is None:
         return False
     now_ms = read_clock(store).told_ms

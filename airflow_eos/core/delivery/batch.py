@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import structlog
@@ -40,7 +41,7 @@ from airflow_eos.core.protocol.decision import (
     by_time_left,
 )
 from airflow_eos.core.protocol.participant import Deciding, Participant
-from airflow_eos.core.protocol.participant_group import alone, committed
+from airflow_eos.core.protocol.participant_group import alone, committed, side_by_side
 from airflow_eos.core.protocol.promise import Outcomes, Promise
 from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
 
@@ -257,9 +258,10 @@ class ExactlyOnceBatch(BatchFunction):
         try:
             confirmed = self._beside.submit(self._confirm)  # another system's answer
             leftovers = self._open_works(except_known=ours)
-            confirmed.result()
-            # after the listing, which may take long where a broker is away
             require_decidable(self._participant, works)
+            confirmed.result()
+            # after the answers, which may take long where a broker is away
+            require_time_left(works, time.time_ns() // 1_000_000)
         except Exception as error:
             self._give_up(batch_id, attempt, error, leftovers | ours)
             raise
@@ -488,17 +490,20 @@ def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
 
 
 def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
-    """Refuse to promise work that its system is about to end, or whose commit shows other rows.
+    """Refuse to promise work whose commit would show other rows; all are asked at once.
 
     Raises:
         DeliveryError: the work must not be promised; nothing was decided.
     """
-    for each in alone(participant):
-        if hasattr(each, "require_decidable"):
-            names = {member.name for member in each.members}
-            own = [work for work in works if work.participant in names]
-            cast("Deciding", each).require_decidable(own)
-    require_time_left(works, time.time_ns() // 1_000_000)
+
+    def ask(each: Deciding, names: Collection[str]) -> None:
+        each.require_decidable([work for work in works if work.participant in names])
+
+    side_by_side(
+        partial(ask, cast("Deciding", each), {member.name for member in each.members})
+        for each in alone(participant)
+        if hasattr(each, "require_decidable")
+    )
 
 
 def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:

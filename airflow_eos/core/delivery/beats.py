@@ -76,10 +76,11 @@ class OwnHeartbeat:
     Args:
         store: the checkpoint.
         facts: what each beat says.
+        spark_ui: the address of Spark's UI; empty: there is none.
     """
 
-    def __init__(self, store: CheckpointStore, facts: Heartbeat) -> None:
-        self._store, self._facts = store, facts
+    def __init__(self, store: CheckpointStore, facts: Heartbeat, spark_ui: str = "") -> None:
+        self._store, self._facts, self._spark_ui = store, facts, spark_ui
         self._usual = self.interval = beat_interval(store.location)
         self._stood_by = Standstill()
         self.term: int | None = None
@@ -125,7 +126,13 @@ class OwnHeartbeat:
         if self._first is None:
             return ()  # superseded before the first beat
         app, former = Path(sys.argv[0]).name, self.former
-        ours = history.started(self._first, stood_by=stood_by, app=app, release=__version__)
+        ours = history.started(
+            self._first,
+            stood_by=stood_by,
+            app=app,
+            release=__version__,
+            spark_ui=self._spark_ui,
+        )
         return (ours,) if former is None else (history.ended(former, self._store), ours)
 
     def is_superseded(self) -> bool:
@@ -308,6 +315,7 @@ class BeatLoop:
         master: str = "",
         deploy_mode: str = "",
         namespace: str = "",
+        spark_ui: str = "",
         observer: events.Observer | None = None,
         began: Beginning | None = None,
     ) -> None:
@@ -334,7 +342,7 @@ class BeatLoop:
         self._is_noted = False
         self.stood_by = False
         """Whether the driver has waited for its turn; for people."""
-        self._own = OwnHeartbeat(store, facts)
+        self._own = OwnHeartbeat(store, facts, spark_ui)
         self._drain = DrainListener(store, facts.submission, began)
         self._handover = Handover(store)
         self._state = StateSizeNotes(store)

@@ -56,7 +56,11 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 class TaskWriter(Protocol):
-    """The writer of one task into its system: ``write`` … → ``prepare``, or ``abort``."""
+    """The writer of one task into its system: ``write`` … → ``prepare``, or ``abort``.
+
+    One that sends by itself may have ``finish()``, called where the task has other outputs, once no
+    row comes any more: it begins to send what is left, and returns at once.
+    """
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows; an error can come from a later call, and then only ``abort`` is of use."""

@@ -251,7 +251,7 @@ def _of_kept(
 def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) -> list[str]:
     """Return the keys under which all missing rows of a participant are kept, in task order.
 
-    A replay that was lost itself has kept its rows too, which are those of the promise.
+    A lost replay of a driver that kept none (``keep_rows`` was off) is made of its promise's rows.
 
     Returns:
         The keys; an empty list where some missing rows are not kept.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -249,14 +250,25 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
     conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
     hadoop_path = jvm.org.apache.hadoop.fs.Path
     root = hadoop_path(location)
+    found = _class_of(jvm, "CheckpointFileManager")
+    if found is None:
+        raise StoreError(
+            f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2."
+        )
+    return found.create(root, conf), lambda path: hadoop_path(root, path)
+
+
+def _class_of(jvm: Any, name: str) -> Any | None:
+    """Return a class of Spark's checkpoints; None where this Spark has none of that name."""
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+
     for package in _PACKAGES:
-        name = f"org.apache.spark.sql.execution.streaming.{package}CheckpointFileManager"
         found = jvm
-        for part in name.split("."):
+        for part in f"org.apache.spark.sql.execution.streaming.{package}{name}".split("."):
             found = getattr(found, part)
-        if hasattr(found, "create"):  # a class; py4j takes an unknown name for a package
-            return found.create(root, conf), lambda path: hadoop_path(root, path)
-    raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2.")
+        if isinstance(found, JavaClass):  # py4j takes an unknown name for a package
+            return found
+    return None
 
 
 # --- query ----------------------------------------------------------------------------------------
@@ -301,6 +313,14 @@ class QuerySettings:
         self, frame: DataFrame, function: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
         """Return the query, which Spark runs from now on, with ``function`` for each batch."""
+        with quick_logs(frame.sparkSession, self.checkpoint_location) as made:
+            query = self._begun(frame, function)
+            made(query)
+        return query
+
+    def _begun(
+        self, frame: DataFrame, function: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
         if self.begin is not None:
             return self.begin(frame, function)
         writer = (
@@ -310,6 +330,43 @@ class QuerySettings:
             .trigger(**self.trigger)
         )
         return (writer.queryName(self.query_name) if self.query_name else writer).start()
+
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Spark's setting of who writes its logs."""
+
+
+@contextmanager
+def quick_logs(spark: SparkSession, location: str) -> Iterator[Callable[[StreamingQuery], None]]:
+    """Let Spark write the logs of a query that is started inside without a process for each step.
+
+    For a path on a disk Spark's own choice starts ``readlink`` four times an entry and ``chmod``
+    once. Its other manager ends in the same two calls, a look whether the name is there and
+    ``rename``: what a driver that dies leaves is the same, and so is what two drivers at once can
+    do. HDFS, where only the first one's rename is atomic, and buckets are left as they are; and so
+    is what the user has chosen.
+
+    Yields:
+        what makes the logs of the query, by the manager that is chosen inside.
+    """
+    chosen = None
+    if located(location).local is not None and spark.conf.get(MANAGER, None) is None:
+        chosen = _class_of(spark.sparkContext._jvm, "FileSystemBasedCheckpointFileManager")  # noqa: SLF001
+    if chosen is None:
+        yield lambda _query: None
+        return
+    spark.conf.set(MANAGER, chosen._fqn)  # noqa: SLF001 - py4j has no public name for it
+    try:
+        yield _make_logs
+    finally:
+        spark.conf.unset(MANAGER)
+
+
+def _make_logs(query: StreamingQuery) -> None:
+    """Make the logs now, and not when the query's thread first asks for them."""
+    running = query._jsq.streamingQuery()  # noqa: SLF001
+    running.offsetLog()
+    running.commitLog()
 
 
 _REFUSED_SETTINGS = {

@@ -113,6 +113,7 @@ class Start:
             master=str(self.spark.sparkContext.master),
             deploy_mode=deploy_mode(self.spark),
             namespace=namespace(self.spark),
+            spark_ui=self.spark.sparkContext.uiWebUrl or "",
             observer=self.observer,
             began=self.began,
         )

@@ -277,12 +277,10 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
         DeliveryError: there is not one report for each task and participant.
     """
     began_ms = time.time_ns() // 1_000_000
-    rows = tasks.collect()
+    told, ran = _told(tasks)
     ended_ms = time.time_ns() // 1_000_000
-    came_in = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in rows]
+    came_in = [msgspec.json.decode(each, type=TaskReport) for each in told]
     reports = [by_our_clock(report, began_ms, ended_ms) for report in came_in]
-    # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
-    ran = int(tasks._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
     came = Counter(report.participant for report in reports)
     if came != Counter(dict.fromkeys(participants, ran)):
         raise DeliveryError(
@@ -290,6 +288,24 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
             "report each. Nothing was decided; the batch runs again."
         )
     return sorted(reports, key=lambda report: report.task)
+
+
+def _told(tasks: DataFrame) -> tuple[list[bytes], int]:
+    """Run the tasks; return what they report, and how many there were.
+
+    The frame that ``foreachBatch`` gives is one node, the rows of the query's own plan. To collect
+    it, Spark would analyse, optimise, plan and describe it for each batch, as a query of its own:
+    so the node alone is planned, and run as a part of the batch.
+    """
+    execution = tasks._jdf.queryExecution()  # noqa: SLF001 - no public name for any of it
+    node = execution.analyzed()
+    if node.nodeName() == "LogicalRDD":
+        planner = tasks.sparkSession._jsparkSession.sessionState().planner()  # noqa: SLF001
+        rows = planner.plan(node).next().executeCollect()
+        return [bytes(row.getBinary(0)) for row in rows], int(node.rdd().getNumPartitions())
+    found = [bytes(row.report) for row in tasks.collect()]
+    # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
+    return found, int(execution.toRdd().getNumPartitions())
 
 
 def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport:
@@ -382,7 +398,10 @@ class SinkTask:
             for batch in batches:  # read all the same: Spark's state needs that
                 for flow in flows:
                     flow.take(batch)
-            reports = tuple(flow.report(task) for flow in flows)
+            # Who sends by itself is waited for last, and the others prepare meanwhile.
+            in_turn = sorted(flows, key=_Flow.finish) if len(flows) > 1 else flows
+            reported = {flow: flow.report(task) for flow in in_turn}
+            reports = tuple(reported[flow] for flow in flows)
             undo.pop_all()
         if writes:
             failpoint("task-prepared")
@@ -426,6 +445,13 @@ class _Flow:
         elif self._warm is not None:
             self._warm(rows.drop_columns(HASH_COLUMN))
             self._warm = None
+
+    def finish(self) -> bool:
+        """Say that no row comes any more; return whether the writer sends by itself from now on."""
+        finish = getattr(self._writer, "finish", None)
+        if finish is not None:
+            finish()
+        return finish is not None
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()

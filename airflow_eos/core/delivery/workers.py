@@ -20,12 +20,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+log = Log(__name__)
 
 _WARM_S = 30.0
 _FIRST_S = 40.0
@@ -155,9 +157,7 @@ def kept_warm(check: Callable[[], None], *, first: WarmUps) -> Iterator[None]:
             try:
                 first.run(otherwise=check)
             except Exception as error:  # noqa: BLE001 - they are colder, and that is all
-                import structlog  # which a task, whose sink imports this module, is spared
-
-                structlog.get_logger(__name__).warning("workers_are_not_warm", error=str(error))
+                log.warning("workers_are_not_warm", error=str(error))
             if time.monotonic() > until:
                 first.end()
 

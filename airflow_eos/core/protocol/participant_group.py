@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_eos.core.protocol.decision import (
     Decision,
@@ -14,7 +15,6 @@ from airflow_eos.core.protocol.decision import (
     Outcome,
     PreparedWork,
     WorkIdentity,
-    by_time_left,
 )
 from airflow_eos.core.protocol.participant import Member, Owner, Ownership, Participant
 from airflow_eos.core.protocol.promise import OperatorRuling, Promise
@@ -39,6 +39,21 @@ def in_turn(acts: Iterable[Callable[[], object]]) -> None:
         for other in failed[1:]:
             failed[0].add_note(f"And then {type(other).__name__}: {other}")
         raise failed[0]
+
+
+def side_by_side(acts: Iterable[Callable[[], Answer]]) -> list[Answer]:
+    """Call all acts at once, each in a thread of its own; return their answers, in their order.
+
+    Raises:
+        Exception: as :func:`in_turn`, once all of them are over.
+    """
+    given = list(acts)
+    if len(given) < 2:
+        return [act() for act in given]
+    with ThreadPoolExecutor(len(given), thread_name_prefix="airflow-eos-participant") as threads:
+        answers = [threads.submit(act) for act in given]
+        in_turn(answer.result for answer in answers)
+    return [answer.result() for answer in answers]
 
 
 def collect_all(
@@ -108,40 +123,31 @@ class ParticipantGroup:
             participant.check(own)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Commit work in order of the time left; a participant that refuses holds up no other."""
-        soonest_first = sorted(works, key=by_time_left)
-        return collect_all(
-            partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)
-        )
+        """Let each participant commit its own work, all at once: one holds up no other."""
+        return self._answers("commit", works)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Let each participant abort its own work."""
-        return collect_all(
-            partial(participant.abort, own) for participant, own in self._shared_out(works)
-        )
+        return self._answers("abort", works)
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Let each participant abandon its own work."""
-        return collect_all(
-            partial(participant.abandon, own) for participant, own in self._shared_out(works)
-        )
+        return self._answers("abandon", works)
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask each participant for the outcomes of its own work."""
-        found: dict[WorkIdentity, Outcome] = {}
-        for participant, own in self._shared_out(works):
-            found |= participant.outcome(own)
-        return found
+        return self._answers("outcome", works)
 
     def open(self, *, except_known: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the open work of all participants."""
-        listed: list[OpenWork] = []
-        for each in self._participants:
-            names = {member.name for member in each.members}
-            listed += each.open(
-                except_known=[work for work in except_known if work.participant in names]
-            )
-        return tuple(listed)
+
+        def listed(participant: Participant) -> tuple[OpenWork, ...]:
+            names = {member.name for member in participant.members}
+            known = [work for work in except_known if work.participant in names]
+            return participant.open(except_known=known)
+
+        found = side_by_side(partial(listed, each) for each in self._participants)
+        return tuple(work for works in found for work in works)
 
     def claim(self, owner: Owner) -> None:
         """Claim all names; the first name that belongs to another pipeline refuses the claim."""
@@ -159,14 +165,19 @@ class ParticipantGroup:
 
     def note(self, decision: Decision, owner: Owner) -> None:
         """Note the decision with all: each alone must be able to refuse an older copy."""
-        for each in self._participants:
-            each.note(decision, owner)
+        side_by_side(partial(each.note, decision, owner) for each in self._participants)
 
     def close(self) -> None:
         """Close all participants, whatever one of them raises."""
         with ExitStack() as closing:
             for each in self._participants:
                 closing.callback(each.close)
+
+    def _answers(self, verb: str, works: Iterable[Work]) -> dict[WorkIdentity, Any]:
+        """Ask each participant about its own work; an error comes once all have answered."""
+        shares = self._shared_out(works)
+        answers = side_by_side(partial(getattr(each, verb), own) for each, own in shares)
+        return {work: told for answer in answers for work, told in answer.items()}
 
     def _shared_out(self, works: Iterable[Work]) -> Iterable[tuple[Participant, list[Work]]]:
         shares: defaultdict[str, list[Work]] = defaultdict(list)

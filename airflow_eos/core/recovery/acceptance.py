@@ -71,7 +71,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
         raise ConfigurationError(
             f"Batch {batch_id} is not in flight in {facts.location} ({running} is): only a batch "
             "that holds the pipeline up can be accepted.",
-            Remedy(("airflow-eos status CHECKPOINT",), start=not facts.alive).at(facts.location),
+            Remedy(("airflow-eos status CHECKPOINT",)).at(facts.location),
         )
     promise = facts.promise
     if promise is None or not facts.named:

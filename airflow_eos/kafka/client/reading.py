@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
+from airflow_eos.core.log import Log
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -36,7 +35,7 @@ from airflow_eos.kafka.client.offsets import (
     tells_local,
 )
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500

@@ -27,9 +27,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client.messages import AbstractTokenProvider
 from airflow_eos.secret_names import is_secret
+
+log = Log(__name__)
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20  # of a token response: a token is a few KiB; the server may be anybody's
@@ -238,10 +241,7 @@ def tell_what_is_not_verified(config: Mapping[str, Any]) -> None:
 
 @cache
 def _tell(setting: str, hint: str) -> None:
-    # Not imported with the module: tasks import that, and usually log nothing.
-    import structlog
-
-    structlog.get_logger(__name__).warning("tls_not_verified", setting=setting, hint=hint)
+    log.warning("tls_not_verified", setting=setting, hint=hint)
 
 
 def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:

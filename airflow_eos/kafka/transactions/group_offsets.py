@@ -18,9 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import CommittedOffset, GroupCoordinator
@@ -36,7 +35,7 @@ from airflow_eos.kafka.transactions.identity import TransactionIdentity
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.topics import TopicPartition
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _TIMEOUT_MS = 60_000
 """The transaction timeout. Nothing waits for it: the next transaction aborts one left open."""

@@ -27,10 +27,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-
-import structlog
+from functools import partial
 
 from airflow_eos.core.checkpoint.topics import TopicPartition
+from airflow_eos.core.log import Log
+from airflow_eos.core.protocol.participant_group import side_by_side
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -208,7 +209,7 @@ def _write_marker(
 # before a commit a process checks that its transaction is the only open one of its producer.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 OpenPartitions = Mapping[TransactionIdentity, Collection[TopicPartition]]
 """The partitions that each transaction has written to."""
@@ -231,14 +232,23 @@ def require_committed_everywhere(
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; call again.
     """
+    out_of_reach, others = side_by_side(
+        [partial(_out_of_reach, wire, committed), partial(replaced, wire, committed)]
+    )
+    return out_of_reach | others
+
+
+def _out_of_reach(
+    wire: ConnectionPool, committed: Sequence[PreparedTransaction]
+) -> set[TransactionIdentity]:
+    """Write missing markers; return the transactions before whose rows readers stand for ever."""
     stable = _last_stable(wire, {at.tp for each in committed for at in each.written})
     if behind := _behind(committed, stable):
         require_ended_everywhere(wire, behind, commit=True)
         stable = _last_stable(wire, {tp for partitions in behind.values() for tp in partitions})
         behind = _behind(committed, stable)  # no marker holds them up any more
     lost = set(made_again(wire, [each for each in committed if each.identity in behind]))
-    lost |= _cut_off(wire, committed, behind, Deadline(60.0))
-    return lost | replaced(wire, committed)
+    return lost | _cut_off(wire, committed, behind, Deadline(60.0))
 
 
 def _behind(

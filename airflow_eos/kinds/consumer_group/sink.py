@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint import read_state
 from airflow_eos.core.checkpoint.layout import newest_planned
@@ -18,6 +17,7 @@ from airflow_eos.core.checkpoint.pipeline import pipeline_of
 from airflow_eos.core.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.port import PROGRESS, Former
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Decision, Verdict
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, OwnershipError
@@ -224,7 +224,7 @@ _BY_HAND = (
 # How one driver begins with a consumer group, goes on with it, and leaves it.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _REFRESH_S = 6 * 3600.0
 """The pause between refreshes: without consumers, a group's offsets expire

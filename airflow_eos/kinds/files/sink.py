@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 import uuid
@@ -94,48 +93,56 @@ def file_writer(
     form: str, file: BinaryIO, compression: str, schema: pa.Schema
 ) -> _ParquetFile | _LinesFile:
     """Return a writer of rows of ``schema`` into an empty file, which stays open afterwards."""
-    out = os.fdopen(os.dup(file.fileno()), "wb")  # a duplicate, since the libraries close it
     if form == "parquet":
-        return _ParquetFile(out, compression, schema)
-    return _LinesFile(out, compression)
+        return _ParquetFile(file, compression, schema)
+    return _LinesFile(file, compression)
 
 
 class _ParquetFile:
     """A Parquet file; each write is a row group."""
 
-    def __init__(self, out: BinaryIO, compression: str, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO, compression: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
         # Without Arrow's own schema an instant is read as one, not as a time in a session's zone.
-        self._writer = pq.ParquetWriter(out, schema, compression=compression, store_schema=False)
-        self._out = out
+        self._writer = pq.ParquetWriter(file, schema, compression=compression, store_schema=False)
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
 
     def close(self) -> None:
-        if not self._out.closed:  # a task may fail after it has prepared its files
-            with self._out:
-                self._writer.close()
+        self._writer.close()
 
 
 class _LinesFile:
     """A file of lines; each row is a text already, and lines are made by whole columns."""
 
-    def __init__(self, out: BinaryIO, compression: str) -> None:
+    def __init__(self, file: BinaryIO, compression: str) -> None:
         import pyarrow as pa
 
         self._open = ExitStack()
-        self._open.enter_context(out)
-        self._out = self._open.enter_context(pa.PythonFile(out, "w"))
+        self._out: Any = file
         if compression != "none":
-            self._out = self._open.enter_context(pa.CompressedOutputStream(self._out, compression))
+            kept = pa.PythonFile(_StaysOpen(file), "w")
+            self._out = self._open.enter_context(pa.CompressedOutputStream(kept, compression))
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._out.write(lines(rows.column(LINE_COLUMN)))
 
     def close(self) -> None:
         self._open.close()
+
+
+class _StaysOpen:
+    """A file that a compressor does not close with its own end."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.write, self.flush = file.write, file.flush
+
+    def close(self) -> None:
+        self.flush()
 
 
 def lines(texts: pa.Array) -> pa.Buffer:

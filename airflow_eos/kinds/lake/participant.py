@@ -387,6 +387,8 @@ def checked(key: str) -> str:
 
 
 APPLICATION = "application"
+_IDLE = 100
+"""The batches without a row for a table after which its version is asked for anew, for cuts."""
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """The pauses before each look of a commit; the later ones follow a lost race."""
 
@@ -575,8 +577,13 @@ class LakeParticipant(OwnedBeside):
         return tuple(sorted(found, key=lambda each: each.key))
 
     def position(self, end: BatchEnd) -> dict[str, Any]:
-        """See :class:`Seekable`: the version that told the outcome, or the one of now."""
-        if not end.works and end.former is not None:
+        """See :class:`Seekable`: the version that told the outcome, or the one of now.
+
+        Without rows of ours the former place stays right, until others compact the table and let
+        its version expire: so it is looked at once a run, and now and then.
+        """
+        told = -_IDLE if self._settled_at is None else self._settled_at[0]
+        if not end.works and end.former is not None and end.batch_id - told < _IDLE:
             return dict(end.former)
         if self._settled_at is None or self._settled_at[0] != end.batch_id:
             self._settled_at = (end.batch_id, self._table.look().snapshot_address)

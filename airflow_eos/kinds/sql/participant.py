@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.cut import stamp_of
 from airflow_eos.core.protocol.decision import (
     OpenWork,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.sql.kept import KeptStatements
 
 T = TypeVar("T")
+log = Log(__name__)
 
 KEPT_BATCHES = 1000
 _SWEEP_EVERY = 16  # decisions that are noted between two looks for what a crash has left
@@ -773,9 +775,6 @@ _HINT = (
 
 def warn_of_refusals(table: str, by: Sequence[str]) -> None:
     """Warn of the keys, constraints and triggers by which the table may refuse decided rows."""
-    import structlog  # here, since tasks import this module through their sink
-
-    log = structlog.get_logger(__name__)
     log.warning("decided_rows_may_be_refused", table=table, by="; ".join(by), hint=_HINT)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from msgspec import structs
 
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
@@ -97,7 +97,7 @@ class Tally:
         return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 KIND = "upsert"
 

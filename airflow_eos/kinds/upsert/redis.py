@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-import structlog
-
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.sql.columns import refuse_cells, refuse_times
@@ -260,7 +259,7 @@ return older
 # --- redis ----------------------------------------------------------------------------------------
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _META = "eos-upsert:"
 _ROWS = 500  # rows a script: no other client is served while it runs, about a millisecond

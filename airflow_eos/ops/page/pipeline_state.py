@@ -5,6 +5,7 @@ A row is made from the snapshot that recovery reads, so that page and recovery a
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -368,6 +369,7 @@ class PipelineSnapshot:
                 rates=rates(drawn, found.heartbeat.trigger_ms if found.heartbeat else 0),
                 events=happened(past, row, store, found, batches),
                 runs=runs(past),
+                spark_ui=spark_ui(past, row, found.heartbeat),
                 cut=_cut(store),
                 pipeline_id=found.pipeline.id if found.pipeline else None,
                 participants=tuple(
@@ -462,6 +464,8 @@ class PipelineSnapshot:
         return watch_of(looked, at_ms, silent_ms, self.listed.watchdogs)
 
 
+_HAS_A_DRIVER = {"stalled", "looking", "draining", "running", "idle"}
+_WEB = re.compile(r"https?://[\w.\[\]:-]+(/[\w./~%-]*)?", re.ASCII)
 _ENDED_BY_ITSELF = {"stopped", "failed", "silent"}
 
 
@@ -509,6 +513,17 @@ def _is_its_start(each: Happened, heart: Heartbeat) -> bool:
 def runs(past: Sequence[Happened]) -> str:
     """Return the app's file and our release that run, by the newest start; empty: not known."""
     return next((_version(each) for each in reversed(past) if each.release), "")
+
+
+def spark_ui(past: Sequence[Happened], row: PipelineRow, heart: Heartbeat | None) -> str:
+    """Return the address of Spark's UI of the driver that is alive; empty: it has said none.
+
+    Whoever writes into the checkpoint has written it: what is no web address is no link.
+    """
+    if heart is None or row.state not in _HAS_A_DRIVER:
+        return ""
+    said = [each.spark_ui for each in past if _is_its_start(each, heart)]
+    return said[-1] if said and _WEB.fullmatch(said[-1]) else ""
 
 
 def _version(each: Happened) -> str:

@@ -235,7 +235,10 @@ class ButtonView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetailView(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline with its newest batches, the newest first; ``runs`` is the app's version."""
+    """One pipeline with its newest batches, the newest first; ``runs`` is the app's version.
+
+    ``spark_ui`` is the address of Spark's UI, where a driver is alive and has said one.
+    """
 
     row: PipelineRow
     pipeline_id: str | None = None
@@ -247,6 +250,7 @@ class DetailView(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[Rate, ...] = ()
     events: tuple[EventView, ...] = ()
     runs: str = ""
+    spark_ui: str = ""
     cut: CutView | None = None
     around: Around = Around()
     actions: tuple[ButtonView, ...] = ()

@@ -210,13 +210,11 @@ class ClusterManager:
     Attributes:
         master: Spark's master URL, of the connection.
         is_cluster: whether drivers run in the cluster (deploy mode ``cluster``), not on the worker.
-        pod: the name of the driver's pod, where the user's own settings have it.
     """
 
     master: str = "local"
     is_cluster: bool = False
     namespace: str = "default"
-    pod: str | None = None
 
     @property
     def is_yarn(self) -> bool:
@@ -230,7 +228,7 @@ class ClusterManager:
 
     def pod_of(self, submission: str) -> str:
         """Return the name of the driver's pod of this start."""
-        return self.pod or f"eos-{submission}-driver"
+        return f"eos-{submission}-driver"
 
     def tag_of(self, submission: str) -> str:
         """Return the YARN tag of this start."""

@@ -22,10 +22,7 @@ import scala.runtime.BoxedUnit;
 public final class EosFormat extends AbstractFunction1<SparkSessionExtensions, BoxedUnit>
     implements SparkSessionExtensionsProvider, StreamSinkProvider, DataSourceRegister {
 
-  @Override
-  public String shortName() {
-    return "eos";
-  }
+  @Override public String shortName() { return "eos"; }
 
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
@@ -43,7 +40,9 @@ public final class EosFormat extends AbstractFunction1<SparkSessionExtensions, B
           "eos: its jar came to a Spark that runs already. Expected it where Spark is started:"
               + " --jars or spark.jars of the driver, or of the Connect server.");
     }
-    return new EosSink(session, new HashMap<>(CollectionConverters.asJava(options)));
+    var told = new HashMap<>(CollectionConverters.asJava(options));
+    if (!partitions.isEmpty()) { told.put("partitionby", partitions.mkString(",")); } // is refused
+    return new EosSink(session, told);
   }
 
   /** A rule that lets the query of an eos sink begin, and looks at nothing else. */

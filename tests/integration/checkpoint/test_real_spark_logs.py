@@ -7,8 +7,11 @@ Each test does the same steps to both, and wants the same answers and the same f
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,10 +25,13 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, OffsetLog
 from airflow_eos.core.checkpoint.locations import LocalFiles
 from airflow_eos.core.checkpoint.mending import beside, damage
+from airflow_eos.core.delivery.policy import CheckpointPolicy
+from airflow_eos.core.delivery.spark_session import MANAGER, QuerySettings, quick_logs
 from airflow_eos.local.jars import java_program
 from tests.chaos import spark_loop as spark_files
 from tests.chaos.journal import Journal
@@ -37,7 +43,12 @@ from tests.model import spark as spark_of_the_model
 SOURCE = Path(__file__).parents[2] / "java" / "checkpoint" / "PausedFileSystem.java"
 JARS = Path(pyspark.__file__).parent / "jars"
 LOSES = "SparkConcurrentModificationException"
-FILE_SYSTEM = "fs.AbstractFileSystem.file.impl"
+PAUSED = {
+    "fs.AbstractFileSystem.file.impl": "PausedFileSystem",
+    "fs.file.impl": "PausedFileSystem$Disk",
+    "fs.file.impl.disable.cache": "true",
+}
+"""For either manager of Spark's logs."""
 
 FILES = 6
 RETAINED = 2
@@ -119,6 +130,17 @@ class ModelLog:
         return None if data is None else data.decode()
 
 
+@pytest.fixture(params=["as Spark chooses", "without processes"])
+def manager(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who writes the logs on a disk: see :func:`quick_logs`."""
+    if request.param == "as Spark chooses":
+        yield
+        return
+    with quick_logs(spark, str(tmp_path)):
+        assert "FileSystemBased" in str(spark.conf.get(MANAGER))
+        yield
+
+
 def files(folder: Path) -> dict[str, str]:
     """What is there to be read; checksums and temporary files are hidden."""
     return {f.name: f.read_text() for f in folder.iterdir() if f.is_file() and f.name[0] != "."}
@@ -188,6 +210,7 @@ def takes_every_number_for_a_batch(open_log: Callable[[], Log], folder: Path) ->
         takes_every_number_for_a_batch,
     ],
 )
+@pytest.mark.usefixtures("manager")
 def test_the_stand_in_answers_as_spark(spark: SparkSession, tmp_path: Path, steps: Steps) -> None:
     real, played = tmp_path / "real", tmp_path / "played"
     of_spark = steps(lambda: SparkLog(spark, real), real)
@@ -196,6 +219,7 @@ def test_the_stand_in_answers_as_spark(spark: SparkSession, tmp_path: Path, step
 
 
 @pytest.mark.parametrize("steps", [adds_twice, adds_again_after_a_purge])
+@pytest.mark.usefixtures("manager")
 def test_the_model_answers_as_spark(spark: SparkSession, tmp_path: Path, steps: Steps) -> None:
     real, played = tmp_path / "real", tmp_path / "played"
     of_spark = steps(lambda: SparkLog(spark, real), real)
@@ -224,18 +248,24 @@ def pauses(spark: SparkSession, classes: Path, tmp_path: Path) -> Iterator[Path]
     """A folder that holds up whoever opens a log from now on; see PausedFileSystem."""
     jvm: Any = spark._jvm
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
-    before = configuration.getClassLoader(), configuration.get(FILE_SYSTEM)
+    loader, before = (
+        configuration.getClassLoader(),
+        {each: configuration.get(each) for each in PAUSED},
+    )
     urls = spark.sparkContext._gateway.new_array(jvm.java.net.URL, 1)
     urls[0] = jvm.java.io.File(str(classes)).toURI().toURL()
     folder = tmp_path / "pauses"
     folder.mkdir()
-    configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, before[0]))
-    configuration.set(FILE_SYSTEM, "PausedFileSystem")
-    configuration.set("paused.folder", str(folder))
+    configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, loader))
+    for name, value in {**PAUSED, "paused.folder": str(folder)}.items():
+        configuration.set(name, value)
     yield folder
-    configuration.set(FILE_SYSTEM, before[1])
-    configuration.unset("paused.folder")
-    configuration.setClassLoader(before[0])
+    for name, was in {**before, "paused.folder": None}.items():
+        if was is None:
+            configuration.unset(name)
+        else:
+            configuration.set(name, was)
+    configuration.setClassLoader(loader)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +273,7 @@ def pauses(spark: SparkSession, classes: Path, tmp_path: Path) -> Iterator[Path]
     [("create", "0-looked", SparkError), ("rename", "0-renaming", True)],
     ids=["between two looks, the later one loses", "after both looks, both win"],
 )
+@pytest.mark.usefixtures("manager")
 def test_two_that_add_at_once(
     spark: SparkSession,
     tmp_path: Path,
@@ -279,6 +310,101 @@ def test_two_that_add_at_once(
         assert files(of_the_model(tmp_path / "model" / "0")) == files(real)
     left = [sum(f.name.endswith(".tmp") for f in folder.iterdir()) for folder in (played, real)]
     assert left[0] == left[1]
+
+
+@pytest.mark.parametrize(
+    ("location", "users"),
+    [
+        ("s3a://bucket/folder", None),
+        ("hdfs://namenode/folder", None),
+        ("/data/folder", "theirs.Own"),
+    ],
+)
+def test_logs_that_are_on_no_disk_or_that_somebody_chose_are_left_alone(
+    spark: SparkSession, location: str, users: str | None
+) -> None:
+    if users is not None:
+        spark.conf.set(MANAGER, users)
+    try:
+        with quick_logs(spark, location):
+            assert spark.conf.get(MANAGER, None) == users
+        assert spark.conf.get(MANAGER, None) == users
+    finally:
+        spark.conf.unset(MANAGER)
+
+
+def test_a_query_of_ours_writes_its_logs_so_and_no_other_query_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def ours(frame: DataFrame) -> StreamingQuery:
+        policy, location = CheckpointPolicy(), str(tmp_path / "ours")
+        settings = QuerySettings(location, None, {"availableNow": True}, policy, "append", None)
+        return settings.started(frame, lambda _rows, _batch: None)
+
+    def theirs(frame: DataFrame) -> StreamingQuery:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "theirs"))
+        return writer.format("noop").trigger(availableNow=True).start()
+
+    rows = spark.readStream.format("rate").load()
+    managers = []
+    for start in (ours, theirs):
+        query = start(rows)
+        try:
+            running = query._jsq.streamingQuery()
+            logs = (running.offsetLog(), running.commitLog())
+            managers += [each.fileManager().getClass().getSimpleName() for each in logs]
+        finally:
+            query.stop()
+    expected = ["FileSystemBased", "FileSystemBased", "FileContextBased", "FileContextBased"]
+    assert managers == [f"{each}CheckpointFileManager" for each in expected]
+
+
+WRITER = """
+import os, sys
+from py4j.protocol import Py4JError
+from pyspark.java_gateway import launch_gateway
+
+folder, kind, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+gateway = launch_gateway()
+hadoop = gateway.jvm.org.apache.hadoop
+managers = gateway.jvm.org.apache.spark.sql.execution.streaming.checkpointing
+make = getattr(managers, kind + "BasedCheckpointFileManager")
+manager = make(hadoop.fs.Path(folder), hadoop.conf.Configuration())
+print(gateway.proc.pid, flush=True)
+for number in range(first, first + 10_000):
+    stream = manager.createAtomic(hadoop.fs.Path(folder, str(number)), False)
+    stream.write(b"%07d\\n" % number * 40_000)
+    stream.close()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["FileContext", "FileSystem"])
+def test_a_jvm_that_is_killed_while_it_writes_leaves_an_entry_whole_or_not_at_all(
+    tmp_path: Path, kind: str
+) -> None:
+    """With either manager; and the next driver goes on where it stood."""
+    folder, first = tmp_path / "offsets", 0
+    folder.mkdir()
+    for killed_in in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder), kind, str(first)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as writer:
+            assert writer.stdout is not None
+            jvm = int(writer.stdout.readline())
+            while int(writer.stdout.readline()) < first + 3:
+                pass
+            time.sleep(killed_in * 0.002)
+            os.kill(jvm, signal.SIGKILL)
+        there = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        assert there == list(range(there[-1] + 1)), "in order, without a gap"
+        assert there[-1] >= first + 3
+        for number in range(first, there[-1] + 1):
+            assert (folder / str(number)).read_bytes() == b"%07d\n" % number * 40_000
+        first = there[-1] + 1
 
 
 def of_the_model(folder: Path) -> Path:

@@ -38,6 +38,13 @@ def test_a_query_that_cannot_work_is_refused_where_the_client_starts_it(remote, 
     assert not list(Path(remote.checkpoint).glob("eos/drivers/*")), "nor a term taken"
 
 
+def test_columns_to_partition_by_are_refused_and_not_dropped(remote, client):
+    rows = client.readStream.format("kafka").options(**remote.source).load()
+    writer = rows.select("key", "value").writeStream.format("eos").options(**remote.options)
+    with pytest.raises(PySparkException, match=r"no option 'partitionby'.*output of files"):
+        writer.partitionBy("key").option("checkpointLocation", remote.checkpoint).start()
+
+
 def test_a_server_whose_python_lacks_the_package_says_which_python_it_takes(remote, client, server):
     (server.folder / "failpoints").write_text("exit 3\n")
     with pytest.raises(PySparkException, match=r"status 3.*PYSPARK_PYTHON"):

@@ -86,6 +86,7 @@ def test_one_that_ends_between_the_questions_is_left_alone(
     def after_its_end(wire: Any, producer_ids: Any, *, deadline_s: float) -> Any:
         kafka.end(prepared)
         kafka.closed_outcome(prepared)
+        until(lambda: not held_by_coordinators(wire, producer_ids))
         return held_by_coordinators(wire, producer_ids, deadline_s=deadline_s)
 
     monkeypatch.setattr(f"{find_hanging.__module__}.held_by_coordinators", after_its_end)

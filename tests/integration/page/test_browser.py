@@ -20,11 +20,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, CDPSession, Locator, Page, ViewportSize, expect
 
-from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, standing_request
+from airflow_eos.core.checkpoint import CheckpointStore, history, read_heartbeat, standing_request
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.ops.page.views import pipeline_id
-from tests.integration.page.conftest import picture, recorded_checkpoint
+from tests.integration.page.conftest import beats, falls_silent, picture, recorded_checkpoint
 from tests.support.airflow_server import airflow_server
 from tests.support.browser import Scheme, page_in, serious_findings
 from tests.support.fleet import fleet, kept_alive
@@ -167,6 +167,35 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         picture(page, f"one-{scheme}", whole=True)
         assert serious_findings(page) == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_of_a_driver_that_lives_sparks_ui_is_a_link_that_says_from_where_it_opens(
+    browser, tmp_path, scheme
+):
+    checkpoint = recorded_checkpoint(tmp_path / "recorded")
+    beats(checkpoint)
+    store = CheckpointStore.open(checkpoint)
+    heartbeat = read_heartbeat(store)
+    assert heartbeat is not None
+    address = "http://node-1.example:4040"
+    began = history.started(heartbeat, stood_by=False, app="etl.py", release="1", spark_ui=address)
+    history.note(store, [began])
+    with (
+        served(tmp_path, checkpoint.relative_to(tmp_path)) as url,
+        page_in(browser, scheme) as page,
+    ):
+        page.set_viewport_size(TELEPHONE)
+        page.goto(url)
+        page.locator("tbody tr a").first.click()
+        link = page.get_by_role("link", name="Spark UI")
+        expect(link).to_have_attribute("href", address)
+        expect(link).to_have_attribute("rel", "noopener noreferrer")
+        expect(page.locator(".part-facts")).to_contain_text("from the driver's network only")
+        assert page.evaluate(WIDER) == 0
+        assert serious_findings(page) == []
+        falls_silent(checkpoint)
+        expect(link).to_have_count(0, timeout=SEEN_SILENT_MS)
 
 
 # A table that is cut at the edge of the screen hides what is beyond it.

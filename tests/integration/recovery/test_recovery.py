@@ -426,6 +426,21 @@ def test_recovery_ends_nothing_under_a_prefix_of_another_checkpoint(dead):
     assert dead.still_open() == [open_one.transactional_id]
 
 
+def test_a_prefix_that_another_checkpoint_claimed_after_the_seal_is_left_to_it(dead, monkeypatch):
+    open_one = dead.write(0, ["a"])
+    plan = planned(dead)
+
+    def claimed_by_another(place: str) -> None:
+        if place == "recovery-sealed":
+            dead.ledger.forget()
+            dead.ledger.claim(owner_at("/somewhere/else"))
+
+    monkeypatch.setattr(f"{execute.__module__}.failpoint", claimed_by_another)
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint /somewhere/else"):
+        execute(plan, dead.store, dead.participant)
+    assert dead.still_open() == [open_one.transactional_id]
+
+
 # --- The recovery of a start goes over the connection of the look before it -----------------------
 
 

@@ -119,12 +119,28 @@ def test_a_name_that_is_no_module_is_refused_and_nothing_is_written(tmp_path, na
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("a-b", "a_b"),
+        ("My Clicks", "my_clicks"),
+        ("../x", "x"),
+        ("1st", "clicks_eu"),
+        ("", "clicks_eu"),
+    ],
+)
+def test_a_name_that_is_refused_is_told_with_one_that_fits(tmp_path, name, fits):
+    with pytest.raises(ConfigurationError, match=f"Python module: {fits}"):
+        make_project(name, Kind.map, tmp_path / "made")
+    make_project(fits, Kind.map, tmp_path / "made")
+
+
 def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
     with pytest.raises(ConfigurationError, match="'class' is a word of Python's own"):
         make_project("class", Kind.map, tmp_path / "made")
 
 
-@pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka"])
+@pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka", "google"])
 def test_a_name_by_which_python_or_spark_would_import_the_app_is_refused(tmp_path, name):
     """The folder of the program comes first: ``import email`` within Python would be the app."""
     with pytest.raises(ConfigurationError, match="Python module that is installed here"):

@@ -167,9 +167,17 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 @pytest.mark.parametrize(
-    ("interval_ms", "age_s", "seen"), [(60_000, 100, True), (60_000, 200, False), (None, 0, False)]
+    ("interval_ms", "age_s", "seen"),
+    [
+        (60_000, 100, True),
+        (60_000, 200, False),
+        (None, 0, False),
+        (SINK.timeout_ms, 0, True),
+        (86_400_000, 0, False),
+    ],
+    ids=["looks", "has stopped", "without a schedule", "as a timer would", "once a day"],
 )
-def test_a_watchdog_counts_while_it_looks_within_its_own_intervals(
+def test_a_watchdog_counts_while_it_looks_as_often_as_a_timer_would_and_as_it_means_to(
     store: CheckpointStore, interval_ms: int | None, age_s: int, *, seen: bool
 ) -> None:
     assert SINK.bound(store).opens is False, "nobody has ever looked"

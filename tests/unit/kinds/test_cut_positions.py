@@ -40,7 +40,20 @@ def test_a_table_is_at_the_version_that_told_the_outcome_of_this_batch() -> None
     """Not at that of a batch before, which lacks rows of this one."""
     assert table_at(9, told=(5, {"version": 7})).position(end(WORK)) == {"table": "t", "version": 7}
     assert table_at(9, told=(4, {"version": 7})).position(end(WORK)) == {"table": "t", "version": 9}
-    assert table_at(9).position(end(former={"table": "t", "version": 3}))["version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "version"),
+    [(4, 3), (-90, 3), (-95, 9), (None, 9)],
+    ids=["just before", "lately", "long ago", "not in this run"],
+)
+def test_a_table_without_rows_of_ours_is_not_left_at_a_version_that_others_let_expire(
+    looked_at: int | None, version: int
+) -> None:
+    """Compaction makes newer versions: the newest cut could not be read until a row came."""
+    told = None if looked_at is None else (looked_at, {"version": 3})
+    former = {"table": "t", "version": 3}
+    assert table_at(9, told=told).position(end(former=former))["version"] == version
 
 
 def test_a_version_counts_only_if_no_later_batch_had_begun_after_the_look() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +18,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from obstore.exceptions import AlreadyExistsError
@@ -42,7 +46,7 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.names import beside, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.sink import FileSink, ReadFiles
+from airflow_eos.kinds.files.sink import LINE_COLUMN, FileSink, ReadFiles, file_writer
 from airflow_eos.kinds.files.storage import StagedFolder
 from tests.support.pipelines import commit_of, owner_at, require_at
 
@@ -214,6 +218,13 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
     tmp_path.parent.rename(tmp_path.parent.with_name("unmounted"))
     require_nothing_concluded(files, work)
     assert made(tmp_path, "orders").members != files.members, "claim() refuses it by its mark"
+
+
+def test_where_another_disk_is_mounted_nothing_is_concluded(files, tmp_path):
+    """All is there, but for our files."""
+    work = prepare(tmp_path)
+    (work_folder(tmp_path).parent / "mark").write_text("f" * 32)
+    require_nothing_concluded(files, work)
 
 
 def require_nothing_concluded(files: FilesParticipant, work: PreparedWork) -> None:
@@ -666,9 +677,30 @@ def test_a_task_that_fails_after_its_files_are_prepared_ends_with_its_own_error(
     assert [each for each in tmp_path.parent.rglob("0-0-*") if each.is_file()] == []
 
 
+@pytest.mark.parametrize(
+    ("form", "compression"),
+    [("parquet", "none"), ("parquet", "zstd"), ("json", "none"), ("json", "gzip"), ("json", "bz2")],
+)
+def test_a_file_that_was_written_stays_open_and_needs_no_descriptor(form, compression):
+    """It is made durable afterwards; in pyarrow 20 a file of its own tells none."""
+    file = io.BytesIO()
+    rows = {LINE_COLUMN: ["{}"]} if form == "json" else {"amount": [1]}
+    batch = pa.RecordBatch.from_pydict(rows)
+    writer = file_writer(form, file, compression, batch.schema)
+    writer.write(batch)
+    writer.close()
+    written = file.getvalue()
+    if form == "parquet":
+        assert pq.read_table(io.BytesIO(written)).to_pydict() == rows
+    else:
+        plain = {"gzip": gzip.decompress, "bz2": bz2.decompress}.get(compression, bytes)
+        assert plain(written) == b"{}\n"
+
+
 WRITES = """
 import os, signal
 import pyarrow as pa
+import pyarrow.parquet as pq
 from airflow_eos.sinks import FileSink
 
 sink = FileSink(os.environ["FOLDER"], "json", storage_options={"aws_region": "eu"})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.catalogue import ROOT, Mutant, UnsoundMutantError, read_catalogue
-from tests.mutants.trial import COPIED, Tree, Verdict
+from tests.mutants.trial import Tree, Verdict
 from tests.suite import LEFT
 
 CATALOGUE = read_catalogue()
@@ -74,9 +74,9 @@ def mutant(**changed: object) -> Mutant:
 def tree(tmp_path: Path) -> Tree:
     """A product of one function, and tests of it that are good, blind, broken, or not there."""
     source = tmp_path / "source"
-    for folder in COPIED:
-        if folder != "pyproject.toml":
-            (source / folder).mkdir(parents=True)
+    for folder in ("airflow_eos", "tests"):
+        (source / folder).mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", str(source)], check=True)
     (source / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (source / "airflow_eos" / "twice.py").write_text(CODE)
     head = "import importlib.util as u, pathlib, pytest\n"

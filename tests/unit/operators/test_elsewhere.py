@@ -379,6 +379,16 @@ def test_kubernetes_gets_its_secrets_mounted_or_is_refused_by_what_to_set(
     assert "EOS_READ_ONCE" not in made["env_vars"], "a mounted secret cannot be removed"
 
 
+def test_a_pod_whose_name_is_given_could_be_followed_by_no_other_and_is_refused(
+    operator, kubernetes, spark
+):
+    """Kubernetes answers "already exists" to each restart: the pod that died is still there."""
+    given = {"application": IN_IMAGE, "env_vars": MOUNTED}
+    with pytest.raises(AirflowFailException, match=r"pod.name=orders.*Leave it out: each start"):
+        operator(conf={"spark.kubernetes.driver.pod.name": "orders"}, **given).execute(of_task())
+    assert spark.constructed == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "lacks"),
     [

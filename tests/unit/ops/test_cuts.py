@@ -63,6 +63,19 @@ def test_a_cut_is_found_by_batch_and_by_time(checkpoint: str) -> None:
         cuts.as_of(checkpoint, datetime(2026, 11, 28))  # noqa: DTZ001
 
 
+def test_who_asks_for_what_was_pruned_or_in_another_place_is_not_told_to_wait_alone(
+    checkpoint: str, tmp_path: Path
+) -> None:
+    """Nothing that he waits for brings it."""
+    oldest = min(CutLog(CheckpointStore.open(checkpoint)).listed())
+    Path(checkpoint, "eos", "cuts", f"{oldest}.json").unlink()
+    with pytest.raises(CheckpointError, match="Take one of these") as pruned:
+        cuts.at(checkpoint, oldest)
+    with pytest.raises(CheckpointError, match="Give the checkpointLocation") as elsewhere:
+        cuts.latest(str(tmp_path / "chekpoint"))
+    assert [len(each.value.remedies) for each in (pruned, elsewhere)] == [2, 2]
+
+
 def test_an_event_carries_the_cut_and_one_of_an_older_release_none(checkpoint: str) -> None:
     extra = {"key": "p/0-5", "cut": cuts.latest(checkpoint).as_json()}
     assert cuts.from_event(msgspec.json.decode(msgspec.json.encode(extra))) == cuts.latest(

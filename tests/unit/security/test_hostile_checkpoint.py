@@ -436,4 +436,4 @@ def test_a_plan_shows_markup_as_text_and_obeys_no_terminal_escape() -> None:
     assert "\r" not in shown
     shown = as_text(plan_view(plan_with(ESCAPES)), width=2000)
     places = shown.count("[bold red]rm -rf[/bold red]")
-    assert places == 7, "shown, not obeyed: location, participant (3), key, reason, sign of life"
+    assert places == 6, "shown, not obeyed: location, participant (2), key, reason, sign of life"

@@ -33,6 +33,7 @@ def test_an_option_is_a_setting_of_an_app_and_sparks_own_are_left_alone(monkeypa
         ("transaction_timeot", "transaction_timeout"),
         ("max_offsets_per_trigger", "the source has it"),
         ("standby", "start_exactly_once has it"),
+        ("partitionby", "an output of files, or the table, has it"),
         ("checkpoint_location", "It takes topic, bootstrap_servers"),
     ],
 )

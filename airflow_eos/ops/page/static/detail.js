@@ -78,11 +78,13 @@ export class Detail {
     if (row.state === "unreadable") return [];
     const { heartbeat: beat, watch } = row;
     const runs = detail.runs ? [h("br"), detail.runs] : [];
+    // Its address is the driver's own: a browser outside of that network gets no answer.
+    const ui = detail.spark_ui ? h("small", {}, h("a", { href: detail.spark_ui, target: "_blank", rel: "noopener noreferrer" }, "Spark UI"), " (opens from the driver's network only)") : null;
     return h("dl", { class: "facts" },
       fact("Rows/s", h("b", {}, row.rows_per_s === null ? "–" : rate(row.rows_per_s)), h("small", {}, row.rows_per_s !== null ? "mean of the last minute" : row.state === "looking" ? "not known yet" : "no driver lives")),
       fact("Lag", this.lag(row)),
       fact("Last settled", row.batch === null ? "no batch yet" : [h("b", {}, `batch ${row.batch}`), h("small", {}, since(row.committed_at_ms, "", " ago"))]),
-      fact("Driver", beat ? [h("b", {}, beat.phase), h("small", {}, since(beat.beat_at_ms, "heartbeat ", " ago"), h("br"), `${beat.application_id} on ${beat.host}`, runs)] : "never seen"),
+      fact("Driver", beat ? [h("b", {}, beat.phase), h("small", {}, since(beat.beat_at_ms, "heartbeat ", " ago"), h("br"), `${beat.application_id} on ${beat.host}`, runs), ui] : "never seen"),
       detail.around.supervised ? fact("Supervised", h("small", {}, detail.around.supervised)) : null,
       watch ? fact("Watched", h("small", { class: watch.is_watched ? null : "uneasy" }, watch.said, watch.looked_at_ms === null ? null : [h("br"), since(watch.looked_at_ms, "last look ", " ago")])) : null,
     );

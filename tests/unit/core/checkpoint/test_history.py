@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, history, take_term, write_heartbeat
@@ -68,6 +69,18 @@ def test_an_end_that_whoever_started_it_has_seen_is_said(store):
 def test_the_first_driver_of_all_has_none_before_it(store):
     driver(store)
     assert [each.what for each in PastEvents().events(store)] == ["started"]
+
+
+def test_a_driver_notes_where_its_spark_ui_is_and_a_note_of_before_has_none(store):
+    beats = BeatLoop(
+        store, application_id="app-2", trigger=timedelta(seconds=1), spark_ui="http://node-1:4040"
+    )
+    beats.start(take_term(store, taken_by="app-2").term.number)
+    beats.stop("stopped")
+    former = msgspec.structs.asdict(_event(1)) | {"format_version": 1}
+    del former["spark_ui"]
+    store.put(f"{HISTORY}/{1:015}-0.json", msgspec.json.encode(former))
+    assert [each.spark_ui for each in PastEvents().events(store)] == ["", "http://node-1:4040"]
 
 
 def test_only_the_newest_are_kept(store):

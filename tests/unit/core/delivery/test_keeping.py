@@ -262,6 +262,10 @@ def test_a_replay_of_equal_content_stands_for_what_it_replays():
     assert keys(promise([A, B], [again]), [A, again], {"again"}) == []
 
 
+def test_a_lost_replay_that_kept_nothing_is_made_of_what_its_promise_kept():
+    assert keys(promise([A, B], [work("again", 3, "b")]), [A], {"a", "b"}) == ["b"]
+
+
 def test_what_is_not_all_kept_is_not_taken_from_there():
     assert keys(promise([A, B]), [], {"a"}) == []
 

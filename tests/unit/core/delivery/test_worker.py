@@ -57,12 +57,15 @@ def test_what_is_prepared_is_aborted_where_another_output_of_the_task_cannot_pre
     writer = SimpleNamespace(
         begin=lambda *_: None,
         write=lambda _rows: None,
+        finish=lambda: None,
         prepare=lambda: WrittenTransaction(identity, (OffsetRange("out", 0, 5, 6),), 2, 0, 60_000),
         abort=lambda prepared=None: aborted.append(prepared),
     )
 
     class Refused:
         def write(self, rows): ...
+
+        def finish(self): ...  # so it is asked after the transaction is prepared
 
         def prepare(self, _fingerprint):
             raise DeliveryError("no place is left in max_prepared_transactions")
@@ -75,6 +78,42 @@ def test_what_is_prepared_is_aborted_where_another_output_of_the_task_cannot_pre
     with pytest.raises(DeliveryError, match="max_prepared_transactions"):
         task.SinkTask(outlets).run(0, 0, iter([_rows(2)]))
     assert aborted == [identity]
+
+
+def test_outputs_prepare_while_one_that_sends_by_itself_does_so():
+    """Kafka acknowledges while a file is closed; reports are in the order of the outputs."""
+    seen: list[str] = []
+
+    class Plain:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def write(self, rows: Any) -> None: ...
+
+        def prepare(self, _fingerprint: str) -> None:
+            seen.append(f"{self.name} prepares")
+
+        def abort(self) -> None: ...
+
+    class Sends(Plain):
+        def finish(self) -> None:
+            seen.append(f"{self.name} sends")
+
+    kinds = {"kafka": Sends, "files": Plain, "other": Sends, "table": Plain}
+    outlets = [
+        task.TaskOutput(name, lambda *_, name=name, kind=kind: kind(name))
+        for name, kind in kinds.items()
+    ]
+    reports = task.SinkTask(tuple(outlets)).run(0, 0, iter([_rows(2)]))
+    assert [each.participant for each in reports] == list(kinds)
+    assert seen == [
+        "kafka sends",
+        "other sends",
+        "files prepares",
+        "table prepares",
+        "kafka prepares",
+        "other prepares",
+    ]
 
 
 @pytest.mark.parametrize("rows", [0, 2])

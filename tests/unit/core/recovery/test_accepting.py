@@ -95,6 +95,13 @@ def test_nothing_else_can_be_accepted(world: Any, batch: int, kind: Any, says: s
         shortfall(facts(**world), batch)
 
 
+def test_beside_a_driver_that_lives_nobody_is_told_to_start_the_app():
+    """Nobody has looked whether one does: what to do next is what the status shows."""
+    with pytest.raises(ConfigurationError, match="Run `airflow-eos status") as error:
+        shortfall(facts(decisions=()), 99)
+    assert "start the app" not in str(error.value)
+
+
 def test_the_first_acceptance_stands(store):
     assert read_acceptance(store, 5, NONCE) is None
     first = accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann")

@@ -426,6 +426,9 @@ def test_plan_as_a_table_at_100_columns():
     words = " ".join(text.split())
     for word in ("COMMIT", "ABORT", "REPLAY", "ASK", "40.0 s", "20.0 s", "orders-etl-0-0", "ALIVE"):
         assert word in words
+    assert "cluster_id" not in words, (
+        "status says where it delivers to; an id tells a person nothing"
+    )
 
 
 def test_nothing_to_do_is_said():

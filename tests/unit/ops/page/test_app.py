@@ -487,6 +487,34 @@ def test_what_is_noted_is_told_the_newest_first_and_a_new_version_is_an_upgrade(
 
 
 @pytest.mark.parametrize(
+    ("said", "phase", "shown"),
+    [
+        ("http://node-1:4040", "waiting", True),
+        ("https://[fd00::1]:4040/proxy/app-1", "waiting", True),
+        ("", "waiting", False),
+        ("http://node-1:4040", "stopped", False),
+        ("javascript:alert(1)", "waiting", False),
+        ('http://node-1:4040/"onclick=', "waiting", False),
+        ("see http://node-1:4040", "waiting", False),
+    ],
+)
+def test_sparks_ui_is_a_link_only_of_a_driver_that_lives_and_only_to_the_web(
+    tmp_path, said, phase, shown
+):
+    """Whoever may write into the checkpoint has written it, and a click runs what a link says."""
+    store = CheckpointStore.open(tmp_path)
+    first, second = heartbeat(term=1, started_at_ms=1_000), heartbeat(phase, term=2)
+    former = history.started(
+        first, stood_by=False, app="a", release="1", spark_ui="http://node-1:1"
+    )
+    ours = history.started(second, stood_by=False, app="a", release="1", spark_ui=said)
+    history.note(store, (former, ours))
+    write_heartbeat(store, second)
+    found = PipelineSnapshot(listed(tmp_path), 300_000).detail()
+    assert found.spark_ui == (said if shown else "")
+
+
+@pytest.mark.parametrize(
     ("phase", "since"), [("stopped", 7_000), ("failed", 7_000), ("waiting", None)]
 )
 def test_since_when_a_state_holds_is_told_where_it_is_written(tmp_path, phase, since):

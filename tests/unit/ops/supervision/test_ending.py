@@ -302,12 +302,6 @@ def test_the_managers_of_the_task_are_asked_by_its_own_names(asked):
     assert said.endswith("ended with 3: no such application")
 
 
-def test_a_pod_that_the_users_settings_name_is_that_one(asked):
-    own = ClusterManager(master=API, is_cluster=True, namespace="streams", pod="etl")
-    kill_elsewhere(in_a_pod(host="etl", master="k8s://api/"), own)
-    assert asked() == [f"--master {API} --kill streams:etl"]
-
-
 def test_yarn_ends_what_carries_the_tag_of_the_start(asked):
     kill_elsewhere(on_yarn(), YARN)
     cli = "org.apache.hadoop.yarn.client.cli.ApplicationCLI application"
