@@ -20,7 +20,6 @@ from tests.support.servers.s3 import EmbeddedS3
 def bucket() -> Iterator[EmbeddedS3]:
     """A server whose objects are files; children are told of it by the environment."""
     with EmbeddedS3() as server:
-        server.start()
         told = {"data": str(server.data), "url": server.url, "options": server.storage_options}
         os.environ[S3] = json.dumps(told)
         yield server
@@ -31,7 +30,6 @@ def bucket() -> Iterator[EmbeddedS3]:
 def catalog(bucket: EmbeddedS3) -> Iterator[EmbeddedIcebergRest]:
     """A REST catalog, which the environment names as well."""
     with EmbeddedIcebergRest(bucket) as server:
-        server.start()
         told = {"uri": server.uri, "database": str(server.database)}
         os.environ[S3] = json.dumps(json.loads(os.environ[S3]) | {"catalog": told})
         yield server

@@ -52,6 +52,8 @@ class EmbeddedProcess(Embedded):
         seconds: float = _READY_SECONDS,
     ) -> None:
         """Return when it answers; what has not in time is ended (LocalEnvironmentError)."""
+        # A second one would die at the first one's port, and the first one answer in its place.
+        assert self._process is None or self._process.poll() is not None, "it runs already"
         log = folder / "log"
         self._process = guarded(command, folder=folder, log=log)
         called = Path(command[0]).name
