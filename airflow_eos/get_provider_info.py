@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+from airflow_eos import hooks as _hooks  # noqa: F401 - an old Airflow ends here
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand

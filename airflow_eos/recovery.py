@@ -36,31 +36,17 @@ if TYPE_CHECKING:
     from airflow_eos.ops.audit.audit import AuditReport as AuditReport
     from airflow_eos.ops.audit.audit import audit as audit
 
-_HOME = {
-    "AuditReport": "ops.audit.audit",
-    "audit": "ops.audit.audit",
-    "ALLOWED_BY_DEFAULT": "core.recovery.execute",
-    "gather": "core.recovery.facts",
-    "Facts": "core.recovery.facts",
-    "make_plan": "core.recovery.plan",
-    "Report": "core.recovery.execute",
-    "Result": "core.recovery.execute",
-    "StepResult": "core.recovery.execute",
-    "Acceptance": "core.checkpoint.rulings",
-    "Ruling": "core.checkpoint.rulings",
-    "accept": "core.checkpoint.rulings",
-    "read_acceptance": "core.checkpoint.rulings",
-    "read_rulings": "core.checkpoint.rulings",
-    "resolve": "core.checkpoint.rulings",
-    "Shortfall": "core.recovery.acceptance",
-    "shortfall": "core.recovery.acceptance",
-    "execute_recovery": "core.recovery.execute",
-    "plan_recovery": "core.recovery.execute",
-    "Action": "core.recovery.plan",
-    "Plan": "core.recovery.plan",
-    "Seal": "core.recovery.plan",
-    "Step": "core.recovery.plan",
+_NAMES = {
+    "core.checkpoint.rulings": "Acceptance Ruling accept read_acceptance read_rulings resolve",
+    "core.recovery.acceptance": "Shortfall shortfall",
+    "core.recovery.execute": (
+        "ALLOWED_BY_DEFAULT Report Result StepResult execute_recovery plan_recovery"
+    ),
+    "core.recovery.facts": "Facts gather",
+    "core.recovery.plan": "Action Plan Seal Step make_plan",
+    "ops.audit.audit": "AuditReport audit",
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME)
 

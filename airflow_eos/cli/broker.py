@@ -6,6 +6,7 @@ A first pipeline needs topics, rows in one and a look at another: Kafka's own to
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,8 +42,6 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """Stop the broker in the background; the next start has its topics and rows again."""
-    import shutil
-
     from airflow_eos.local import daemon
 
     stopped = daemon.stop()

@@ -14,13 +14,7 @@ import typer
 from airflow_eos import errors
 from airflow_eos.cli.options import AsJson, tell
 from airflow_eos.core.arguments import nearest
-from airflow_eos.errors import (
-    NO_RETRY_HEALS,
-    REFUSED_STATUS,
-    ConfigurationError,
-    EosError,
-    advice,
-)
+from airflow_eos.errors import NO_RETRY_HEALS, REFUSED_STATUS, ConfigurationError, EosError, advice
 
 _NAME = re.compile(r"[a-z]+error", re.IGNORECASE)
 

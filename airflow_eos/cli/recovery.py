@@ -34,6 +34,7 @@ from airflow_eos.cli.options import (
     whoever_asks,
     word,
 )
+from airflow_eos.core.arguments import nearest
 from airflow_eos.errors import (
     ConfigurationError,
     EosError,
@@ -172,7 +173,6 @@ def recover(
 
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
-    from airflow_eos.core.arguments import nearest
     from airflow_eos.core.recovery.execute import ALLOWED_BY_DEFAULT
     from airflow_eos.core.recovery.plan import Action
 

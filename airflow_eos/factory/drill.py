@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.core.arguments import PositiveDuration, arguments_of, require_known, taken
+from airflow_eos.errors import EosError, KafkaUnavailableError
 from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
@@ -115,7 +116,6 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
     )
     def drill() -> dict[str, Any]:
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
-        from airflow_eos.errors import EosError
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.ops.supervision.drill import Drill
         from airflow_eos.ops.supervision.heartbeat_monitor import kill_elsewhere
@@ -175,8 +175,6 @@ def _stop(pipeline: Pipeline) -> Any:
 def _feed(pipeline: Pipeline) -> None:
     """Write rows into the input topic, with the Kafka provider's own producer."""
     from airflow.providers.apache.kafka.hooks.produce import KafkaProducerHook
-
-    from airflow_eos.errors import KafkaUnavailableError
 
     here = rendered(pipeline)
     producer = KafkaProducerHook(here.kafka_config_id).get_producer()

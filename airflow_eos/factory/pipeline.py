@@ -23,7 +23,8 @@ from airflow_eos.factory.watchdog import (
     store_of,
     watchdog,
 )
-from airflow_eos.hooks.arguments import own_arguments
+from airflow_eos.hooks.arguments import no_retry_where_useless, own_arguments
+from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.runs import task_state
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators import SparkStreamingOperator
@@ -204,8 +205,6 @@ def _preflight(pipeline: Pipeline) -> Any:
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
         note_that_it_begins(pipeline)
         from airflow_eos.core.checkpoint import read_state
-        from airflow_eos.hooks.arguments import no_retry_where_useless
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.ops.supervision.preflight import require_prefix_free
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -121,8 +122,6 @@ _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 @task.branch
 def who_decides() -> str:
     """Choose ``certain`` (all else, then a person decides) for ASK or ORPHAN; else ``execute``."""
-    import json
-
     from airflow_eos.notifications import plan_in_words
     from airflow_eos.recovery import Plan
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
@@ -175,8 +176,6 @@ def _held(pipeline: Pipeline, application: str) -> str:
 @task.branch
 def who_approves() -> str:
     """Choose the task ``ask``, unless nothing differs; fail where the new version has failed."""
-    import msgspec
-
     from airflow_eos.core.checkpoint.rehearsal import RehearsalReport
     from airflow_eos.ops.rehearsal import report_view, sentence
     from airflow_eos.ops.tables import as_text

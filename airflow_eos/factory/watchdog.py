@@ -18,6 +18,7 @@ from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_stands
+from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
@@ -255,8 +256,6 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
 
 def store_of(pipeline: Pipeline) -> CheckpointStore:
     """Open the pipeline's checkpoint, in a task."""
-    from airflow_eos.hooks.store import CheckpointStoreHook
-
     here = rendered(pipeline)
     return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)
 

@@ -1,6 +1,6 @@
 """The operators: run, recover, rehearse and audit a pipeline; emit events of settled batches."""
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+from airflow_eos import hooks as _hooks  # noqa: F401 - an old Airflow ends here
 from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator
 from airflow_eos.operators.recovery import (
     AuditOperator,

@@ -23,8 +23,8 @@ from airflow_eos.core.arguments import (
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.settings import INTERVAL, AppSettings
 from airflow_eos.hooks.arguments import CheckedArguments
-from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
+from airflow_eos.operators.lineage import BatchLineage
 from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:

@@ -12,18 +12,19 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, conf
 from airflow.sdk import Asset, AssetAlias, XComArg
 
 from airflow_eos import errors
+from airflow_eos import events as settled
 from airflow_eos.core.arguments import Duration, Instance, PositiveDuration
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
-from airflow_eos.lineage import BatchLineage
+from airflow_eos.operators.lineage import BatchLineage
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.ops.settled import Settled, SettledEvent
+    from airflow_eos.events import Settled, SettledEvent
 
 _LOOK_BACK = 200
 """How many events are read from Airflow at a time."""
@@ -108,8 +109,6 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return self._tell(context, TaskDeadline.of(self), has_waited=False)
 
     def _tell(self, context: Context, deadline: TaskDeadline, *, has_waited: bool) -> list[str]:
-        from airflow_eos.ops.settled import pipeline_of
-
         with no_retry_where_useless():
             if getattr(context.get("ti"), "map_index", None) not in (None, -1):
                 raise errors.ConfigurationError(
@@ -118,7 +117,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                     "task for each checkpoint, with an asset of its own (a loop in the DAG file)."
                 )
             store = checkpoint_of(self)
-            pipeline = pipeline_of(store)
+            pipeline = settled.pipeline_of(store)
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
             due_at = told_at + self.every if told_at else None
@@ -152,15 +151,13 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             return self._tell(context, TaskDeadline(until_s), has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
-        from airflow_eos.ops.settled import read_settled
-
         at_most = _AT_MOST if self.each_batch else None
-        return read_settled(store, after=None if last is None else last.to_batch, at_most=at_most)
+        return settled.read_settled(
+            store, after=None if last is None else last.to_batch, at_most=at_most
+        )
 
     def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
-        from airflow_eos.ops.settled import events_since
-
-        return events_since(last, found, each_batch=self.each_batch)
+        return settled.events_since(last, found, each_batch=self.each_batch)
 
     def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
         """Return the events to emit now; the batches of the others are in a later event."""
@@ -174,15 +171,13 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 
         ``airflow db clean`` may remove events; so the newest event that was seen is noted, too.
         """
-        from airflow_eos.ops.settled import newest_of
-
         self._stand = stand = _stored_events(context, self.asset, pipeline)
         self._require_alone(stand)
-        ours = [each for each in stand if newest_of(pipeline, [each.extra]) is not None]
-        last = newest_of(pipeline, [each.extra for each in ours])
+        ours = [each for each in stand if settled.newest_of(pipeline, [each.extra]) is not None]
+        last = settled.newest_of(pipeline, [each.extra for each in ours])
         notes = _notes(context, self.asset)
         if notes is not None:
-            noted = newest_of(pipeline, [answered(notes.get, _NOTE)])
+            noted = settled.newest_of(pipeline, [answered(notes.get, _NOTE)])
             if last is not None and (noted is None or noted.to_batch < last.to_batch):
                 stored = max((each.extra for each in ours), key=lambda extra: extra["to_batch"])
                 # A sign that it told hours, which may be many.
@@ -193,12 +188,10 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return last, max((each.timestamp for each in ours), default=None)
 
     def _require_alone(self, stand: Sequence[Any]) -> None:
-        from airflow_eos.ops.settled import SettledEvent
-
         me = f"{self.dag_id}.{self.task_id}"
         for each in stand:
             other = f"{each.source_dag_id}.{each.source_task_id}"
-            is_settled = SettledEvent.from_extra(each.extra) is not None
+            is_settled = settled.SettledEvent.from_extra(each.extra) is not None
             if is_settled and other not in {me, self.former_emitter}:
                 raise errors.ConfigurationError(
                     f"{other} emitted event {each.extra['key']} of asset {self.asset.name!r}, so "
@@ -273,8 +266,6 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
         """Return the newest event; a new checkpoint goes on behind its predecessors' hours."""
-        from airflow_eos.ops.settled import SettledEvent
-
         last, told_at = super()._last(context, pipeline)
         extras: list[Any] = []
         if last is None:  # then what Airflow has noted is of a predecessor, as are the events
@@ -282,22 +273,20 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             extras = [each.extra for each in self._stand]
             extras += [] if notes is None else [answered(notes.get, _NOTE)]
         hourly = [each for each in extras if isinstance(each, Mapping) and each.get("hours")]
-        told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
+        told = [
+            event for event in map(settled.SettledEvent.from_extra, hourly) if event is not None
+        ]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
         return last, told_at
 
     def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
-        from airflow_eos.ops.settled import events_since
-
-        return events_since(last, found, former_watermark_ms=self._former_ms)
+        return settled.events_since(last, found, former_watermark_ms=self._former_ms)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         """Read the newest batch alone, until it completes an hour: an hour has many batches."""
-        from airflow_eos.ops.settled import newest_settled, read_settled
-
-        newest = newest_settled(store)
+        newest = settled.newest_settled(store)
         if newest is not None:
-            alone = read_settled(store, after=newest - 1)
+            alone = settled.read_settled(store, after=newest - 1)
             events = self._events(last, alone)
             if not any(self._count(each) or self._is_the_first(each) for each in events):
                 return alone
@@ -319,9 +308,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return [each for each in events if self._hours(each) or self._is_the_first(each)]
 
     def _hours(self, event: SettledEvent) -> tuple[str, ...]:
-        from airflow_eos.ops.settled import hours_completed
-
-        return hours_completed(event, since=self.since)
+        return settled.hours_completed(event, since=self.since)
 
     def _count(self, event: SettledEvent) -> int:
         from airflow_eos.ops.settled import hours_between
@@ -357,8 +344,6 @@ def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
     Airflow gives them by time stamp. A clock that is behind hides the newest event among older
     ones, so the search goes on past the newest by batch, by as much as clocks may differ.
     """
-    from airflow_eos.ops.settled import newest_of
-
     stood = context["inlet_events"][asset]
     if not hasattr(stood, "ascending"):  # below Airflow 3.2, which gives all that stand at once
         return answered(list, stood)
@@ -370,10 +355,12 @@ def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
         stand += page
         if len(page) < at_most:
             return stand
-        newest = newest_of(pipeline, [each.extra for each in stand])
+        newest = settled.newest_of(pipeline, [each.extra for each in stand])
         reached = min(each.timestamp for each in page)
         if newest is not None:
-            told_at = [e.timestamp for e in stand if newest_of(pipeline, [e.extra]) == newest]
+            told_at = [
+                e.timestamp for e in stand if settled.newest_of(pipeline, [e.extra]) == newest
+            ]
             if reached < min(told_at) - _SKEW:
                 return stand
         # All of a page can have the stamp that it was asked for, which is included.

@@ -12,6 +12,8 @@ from airflow.sdk import XComArg
 
 from airflow_eos.core.arguments import Duration, Flag, PositiveDuration, Texts, Topics, Word
 from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,17 +69,14 @@ class PlanRecoveryOperator(CheckedArguments):
             return json.loads(self._recovery().plan().to_json())
 
     def _recovery(self) -> Recovery:
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
         from airflow_eos.ops.supervision.recovery import Recovery
 
+        store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         return Recovery(
             checkpoint=self.checkpoint_location,
             kafka=KafkaSettingsHook(self.kafka_config_id).settings(),
             prefix=self.transactional_id_prefix,
-            storage_options=CheckpointStoreHook(
-                self.storage_conn_id, self.storage_options
-            ).options(),
+            storage_options=store.options(),
             reach=ParticipantsHook(self.participant_conn_ids).reach(),
         )
 
@@ -231,8 +230,6 @@ class AuditOperator(CheckedArguments):
                 all of them can be judged.
             AirflowFailException: an expression that names no part of a row.
         """
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.recovery import audit
 
         with no_retry_where_useless():

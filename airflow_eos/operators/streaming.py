@@ -6,30 +6,21 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from airflow.sdk import XComArg
 
-from airflow_eos.core.arguments import (
-    Count,
-)
+from airflow_eos.core.arguments import Count
 from airflow_eos.errors import RehearsalError
-from airflow_eos.hooks.arguments import (
-    no_retry_of_what_was_drained,
-    no_retry_where_useless,
-)
+from airflow_eos.hooks.arguments import no_retry_of_what_was_drained, no_retry_where_useless
 from airflow_eos.hooks.deadlines import TaskDeadline
-from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators.arguments import StreamingArguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
-    from airflow_eos.ops.packaging import Secrets
-    from airflow_eos.ops.supervision.recovery import Recovery
+    from airflow_eos.hooks.spark import SparkSubmission
     from airflow_eos.ops.supervision.run import StreamRun
     from airflow_eos.ops.supervision.trigger_watch import AppResult
 
@@ -173,26 +164,14 @@ class SparkStreamingOperator(StreamingArguments):
         if self._stream is not None:
             return  # which has stopped it
 
-        def nobody(*_: Any) -> Any:
-            raise AssertionError  # a run that only stops starts nothing
+        from airflow_eos.operators.submission import run_to_stop
 
-        from airflow_eos.hooks.spark import SubmitTarget
-        from airflow_eos.operators.submission import rules_of, task_of
-        from airflow_eos.ops.supervision.run import StreamRun
-
-        target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
-        StreamRun(
-            checkpoint_of(self),
-            task_of(context),
-            submit=nobody,
-            recover=nobody,
-            rules=rules_of(self, target),
-        ).stop("the task ran into its execution_timeout")
+        run_to_stop(self, context).stop("the task ran into its execution_timeout")
 
     def _see_through(
         self, context: Context, before: AppResult | None, deadline: TaskDeadline
     ) -> dict[str, Any]:
-        from airflow_eos.operators.submission import secrets_of, trigger_of
+        from airflow_eos.operators.submission import preflight, run_of, secrets_of, trigger_of
         from airflow_eos.ops.packaging import leave_behind, private_folder, remove_leftovers
         from airflow_eos.ops.supervision.recovery import leave_nothing_open
 
@@ -200,12 +179,12 @@ class SparkStreamingOperator(StreamingArguments):
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
             with no_retry_of_what_was_drained(how):
                 secrets = secrets_of(self)
-                target, recovery = self._preflight(secrets)
+                target, recovery = preflight(self, secrets)
             if before is not None and how is not None and how.in_order:
                 outcome = before
                 recovery.close_unused_connection()
             else:
-                stream = self._run_of(context, target, recovery, folder, secrets)
+                self._stream = stream = run_of(self, context, target, recovery, folder, secrets)
                 try:
                     outcome = stream.until_finished(before)
                 except BaseException:
@@ -231,56 +210,6 @@ class SparkStreamingOperator(StreamingArguments):
                 remove_leftovers(folder, self.checkpoint_location)
             end = how.end.name.lower()
             return {"batch_id": batch_id, "restarts": len(outcome.failures), "end": end}
-
-    def _run_of(
-        self,
-        context: Context,
-        target: SubmitTarget,
-        recovery: Recovery,
-        folder: Path,
-        secrets: Secrets,
-    ) -> StreamRun:
-        """Make the run that starts or adopts the app and watches it; ``on_kill`` stops it."""
-        from airflow_eos.links import push_links
-        from airflow_eos.operators.submission import rules_of, submission_of, task_of
-        from airflow_eos.ops.supervision.recovery import recover_before_start
-        from airflow_eos.ops.supervision.run import StreamRun
-
-        self._stream = stream = StreamRun(
-            recovery.store,
-            task_of(context),
-            submit=lambda identity: submission_of(self, target, identity, folder, secrets),
-            recover=lambda: recover_before_start(
-                recovery, known_dead=stream.is_dead, act=self.recover_before_start
-            ),
-            on_first_heartbeat=lambda driver: push_links(self, context, driver),
-            reopen=lambda: checkpoint_of(self),
-            rules=rules_of(self, target),
-        )
-        return stream
-
-    def _preflight(self, secrets: Secrets) -> tuple[SubmitTarget, Recovery]:
-        """Check settings and connections before Spark starts; return the target and recovery."""
-        from airflow_eos.hooks.spark import SubmitTarget
-        from airflow_eos.kafka.client.settings import KafkaSettings
-        from airflow_eos.operators.submission import prefix_in_use
-        from airflow_eos.ops.supervision.preflight import reached_within
-        from airflow_eos.ops.supervision.recovery import Recovery
-
-        target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
-        settings = KafkaSettings.from_librdkafka(secrets.kafka)
-        prefix = prefix_in_use(
-            self.guarantee, self.outputs, self.transactional_id_prefix, self.budget, secrets
-        )
-        return target, Recovery(
-            checkpoint=self.checkpoint_location,
-            kafka=settings,
-            prefix=prefix,
-            storage_options=secrets.storage,
-            reach=secrets.participants,
-            patience=self.patience,
-            first=reached_within(self.budget, settings),
-        )
 
 
 _LOOK_S = 0.2

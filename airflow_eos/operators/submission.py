@@ -1,4 +1,4 @@
-"""The arguments and environment of one ``spark-submit``, and the rules by which it is watched."""
+"""What an app is started with, and the run and the trigger that watch it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from airflow_eos.core.settings import environment
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
-from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
+from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook, checkpoint_of
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.links import push_links
 from airflow_eos.ops.packaging import (
     PACKAGE,
     Secrets,
@@ -30,7 +31,10 @@ from airflow_eos.ops.packaging import (
     require_content,
 )
 from airflow_eos.ops.supervision.exit_status import Patience
+from airflow_eos.ops.supervision.preflight import reached_within
+from airflow_eos.ops.supervision.recovery import Recovery, recover_before_start
 from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import StreamRun
 from airflow_eos.ops.supervision.trigger_watch import AppResult, TriggerPoll
 from airflow_eos.secret_names import is_secret
 from airflow_eos.triggers.app import AppTrigger
@@ -76,6 +80,63 @@ def submission_of(
         detached=True,
         spent=[Path(path) for path in handed.shipped],
     )
+
+
+def preflight(task: StreamingArguments, secrets: Secrets) -> tuple[SubmitTarget, Recovery]:
+    """Check settings and connections before Spark starts; return the target and recovery."""
+    target = _target(task)
+    settings = KafkaSettings.from_librdkafka(secrets.kafka)
+    prefix = prefix_in_use(
+        task.guarantee, task.outputs, task.transactional_id_prefix, task.budget, secrets
+    )
+    return target, Recovery(
+        checkpoint=task.checkpoint_location,
+        kafka=settings,
+        prefix=prefix,
+        storage_options=secrets.storage,
+        reach=secrets.participants,
+        patience=task.patience,
+        first=reached_within(task.budget, settings),
+    )
+
+
+def run_of(
+    task: StreamingArguments,
+    context: Context,
+    target: SubmitTarget,
+    recovery: Recovery,
+    folder: Path,
+    secrets: Secrets,
+) -> StreamRun:
+    """Make the run that starts or adopts the app and watches it."""
+    stream = StreamRun(
+        recovery.store,
+        task_of(context),
+        submit=lambda identity: submission_of(task, target, identity, folder, secrets),
+        recover=lambda: recover_before_start(
+            recovery, known_dead=stream.is_dead, act=task.recover_before_start
+        ),
+        on_first_heartbeat=lambda driver: push_links(task, context, driver),
+        reopen=lambda: checkpoint_of(task),
+        rules=rules_of(task, target),
+    )
+    return stream
+
+
+def run_to_stop(task: StreamingArguments, context: Context) -> StreamRun:
+    """Make a run that can only stop the app."""
+
+    def nobody(*_: Any) -> Any:
+        raise AssertionError  # a run that only stops starts nothing
+
+    rules = rules_of(task, _target(task))
+    return StreamRun(
+        checkpoint_of(task), task_of(context), submit=nobody, recover=nobody, rules=rules
+    )
+
+
+def _target(task: StreamingArguments) -> SubmitTarget:
+    return SubmitTarget.of(task.conn_id, deploy_mode=task.deploy_mode, conf=task.conf or {})
 
 
 def rehearsal_of(

@@ -348,10 +348,10 @@ class DoctorRequest:
     timeout_s: float = 30.0
 
 
-def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
-    """Run a probe and return its line; an EosError becomes a failed line."""
+def tried(what: str, probe: Callable[[], Line | None], ok: str = "") -> list[Line]:
+    """Run a probe and return its line, or what is ``ok``; an EosError becomes a failed line."""
     try:
-        return [probe()]
+        return [probe() or Line(what, "ok", ok)]
     except EosError as error:
         return [failed(what, error)]
 
@@ -423,17 +423,13 @@ def _rights(request: DoctorRequest, wire: ConnectionPool, prefix: str | None) ->
         members = GroupCoordinator(wire, request.group)
         lines += tried(f"group {request.group}", lambda: _group(members, request.timeout_s))
     for each in ids:
-        lines += tried(f"id {each}", partial(_may_end, wire, each, request.timeout_s))
+        probe = partial(require_right_to_end, wire, each, deadline_s=request.timeout_s)
+        lines += tried(f"id {each}", probe, "its transactions may be taken and ended")
     return lines
 
 
 def _group(coordinator: GroupCoordinator, timeout_s: float) -> Line:
     return group(coordinator.group, coordinator.rights(deadline_s=timeout_s))
-
-
-def _may_end(wire: ConnectionPool, name: str, timeout_s: float) -> Line:
-    require_right_to_end(wire, name, deadline_s=timeout_s)
-    return Line(f"id {name}", "ok", "its transactions may be taken and ended")
 
 
 def _cluster_clock(wire: ConnectionPool) -> Line:

@@ -171,10 +171,8 @@ _DRIVER_AND_EXECUTORS = (
 )
 _NOT_THERE = (
     "__main__.py",
-    "airflow_floor.py",
     "events.py",
     "get_provider_info.py",
-    "lineage.py",
     "links.py",
     "notifications.py",
 )

@@ -30,6 +30,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_eos.core.arguments import TimeSpan, milliseconds
 from airflow_eos.errors import ConfigurationError, EosError
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook, extra_of
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import answer, create_app, find, late
 from airflow_eos.ops.page.board import Board
@@ -659,8 +661,6 @@ def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
 
 def _meant_for(named: PipelineReference) -> list[str] | None:
     """Return the folders that the store's connection is for; None: it does not say."""
-    from airflow_eos.hooks.store import CheckpointStoreHook, extra_of
-
     if named.storage_conn_id is None:
         return None
     try:
@@ -677,8 +677,6 @@ def _is_below(location: str, folder: str) -> bool:
 
 
 def _storage(named: PipelineReference) -> dict[str, str]:
-    from airflow_eos.hooks.store import CheckpointStoreHook
-
     try:
         return CheckpointStoreHook(named.storage_conn_id, named.storage_options).options()
     except AirflowNotFoundException as error:
@@ -686,9 +684,6 @@ def _storage(named: PipelineReference) -> dict[str, str]:
 
 
 def _reach(named: PipelineReference) -> Reach:
-    from airflow_eos.hooks.kafka import KafkaSettingsHook
-    from airflow_eos.hooks.store import ParticipantsHook
-
     try:
         kafka = KafkaSettingsHook(named.kafka_config_id).settings()
     except AirflowNotFoundException:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio.to_thread
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+from airflow_eos import hooks as _hooks  # noqa: F401 - an old Airflow ends here
 
 PREFIX = "/eos"
 

@@ -24,6 +24,8 @@ from airflow_eos.core.arguments import Number, PositiveDuration, Topics, millise
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -142,16 +144,11 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
 
     def _settings(self) -> tuple[KafkaSettings, dict[str, str]]:
         """Read the connections: of the cluster, and of the checkpoint's store."""
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
         store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         return KafkaSettingsHook(self.kafka_config_id).settings(), store.options()
 
     def _reach(self) -> dict[str, Any]:
         """Read the connections of the other participants."""
-        from airflow_eos.hooks.store import ParticipantsHook
-
         return ParticipantsHook(self.participant_conn_ids).reach()
 
     def _defer(self) -> None:

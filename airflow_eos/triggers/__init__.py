@@ -1,3 +1,3 @@
 """The waiting half of the deferrable sensors."""
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+from airflow_eos import hooks as _hooks  # noqa: F401 - an old Airflow ends here

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_eos.errors import EosError, name_of
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 
 if TYPE_CHECKING:
-    from airflow_eos.hooks.store import CheckpointStoreHook
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.ops.supervision.progress import SeenOpen
 
@@ -54,8 +55,6 @@ class StoredTrigger(BaseTrigger):
         return f"{kind.__module__}.{kind.__qualname__}", arguments
 
     def _store_hook(self) -> CheckpointStoreHook:
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
         return CheckpointStoreHook(self.storage_conn_id, self.storage_options)
 
 
@@ -95,9 +94,6 @@ class PollingTrigger(StoredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when there is an answer or a failure."""
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import ParticipantsHook
-
         try:
             kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()
             storage = await self._store_hook().aoptions()

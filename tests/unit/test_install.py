@@ -99,7 +99,7 @@ def test_airflow_and_spark_installed_together_bring_one_version_of_pyspark():
 
 
 def test_the_floor_of_airflow_is_the_declared_one():
-    from airflow_eos.airflow_floor import AIRFLOW_FLOOR
+    from airflow_eos.hooks import AIRFLOW_FLOOR
 
     [declared] = [each for each in EXTRAS["airflow"] if each.startswith("apache-airflow>=")]
     assert AIRFLOW_FLOOR.startswith(declared.removeprefix("apache-airflow>=").partition(",")[0])

@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as Code
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
@@ -37,11 +44,6 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
             or it is absent and may not be created. The remedy has the command.
         KafkaUnavailableError: no broker answers.
     """
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
     admin = AdminClient(settings.librdkafka())
     if partitions(admin, topic) == 0:
         wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_CONFIG)
@@ -70,15 +72,10 @@ def is_absent(settings: KafkaSettings, topic: str) -> bool:
     Raises:
         KafkaUnavailableError: no broker answers.
     """
-    from confluent_kafka.admin import AdminClient
-
     return partitions(AdminClient(settings.librdkafka()), topic) == 0
 
 
 def _policy(admin: Any, topic: str) -> str:
-    from confluent_kafka.admin._config import ConfigResource
-    from confluent_kafka.admin._resource import ResourceType
-
     resource = ConfigResource(ResourceType.TOPIC, topic)
 
     def ask() -> Any:
@@ -91,8 +88,6 @@ def _policy(admin: Any, topic: str) -> str:
 
 def _never_written(settings: KafkaSettings, topic: str) -> bool:
     """Whether the topic never had a record, so that it cannot have lost one."""
-    from confluent_kafka import Consumer
-
     consumer = Consumer({**settings.librdkafka(), "group.id": "airflow-eos"})  # never joined
     try:
         return acknowledged_end(consumer, topic) == 0
@@ -102,14 +97,6 @@ def _never_written(settings: KafkaSettings, topic: str) -> bool:
 
 def _alter(admin: Any, topic: str) -> None:
     """Try to give the topic its settings; where that fails, the caller refuses the topic."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
-    )
-
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in _CONFIG.items()
@@ -122,9 +109,6 @@ def _alter(admin: Any, topic: str) -> None:
 
 def _answered(future: Any) -> Any:
     """Return an admin client's answer; KafkaException also where librdkafka's time ends late."""
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-
     try:
         return future.result(_TIMEOUT_S)
     except TimeoutError:
@@ -159,8 +143,6 @@ def _creating(settings: KafkaSettings, topic: str) -> str:
 
 def partitions(client: Any, topic: str) -> int:
     """Return the number of the topic's partitions; 0 where it does not exist."""
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
 
     def ask() -> int:
         found = client.list_topics(topic, timeout=_ANSWER_S).topics[topic]
@@ -179,8 +161,6 @@ def acknowledged_end(consumer: Any, topic: str) -> int:
     The end in a fetch response can be before it: a new leader does not know at first how far its
     log was acknowledged. It refuses this request until it does (KIP-207).
     """
-    from confluent_kafka import TopicPartition
-
     tp = TopicPartition(topic, 0)
 
     def ask() -> int:
@@ -191,17 +171,12 @@ def acknowledged_end(consumer: Any, topic: str) -> int:
 
 
 def _require_there(client: Any, topic: str) -> None:
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-
     if partitions(client, topic) == 0:
         raise KafkaException(Code(Code.LEADER_NOT_AVAILABLE))
 
 
 def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") -> T:
     """Repeat a request until the topic has a leader: a new topic takes a moment to get one."""
-    from confluent_kafka import KafkaException
-
     deadline = Deadline(_TIMEOUT_S)
     while True:
         try:
@@ -213,8 +188,6 @@ def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") ->
 
 def _passes(error: Any) -> bool:
     """Whether an error may pass by itself; a missing ACL or a wrong password does not."""
-    from confluent_kafka import KafkaError as Code
-
     final = {
         faults.TOPIC_AUTHORIZATION_FAILED,
         faults.CLUSTER_AUTHORIZATION_FAILED,
@@ -242,9 +215,7 @@ def _not_made(topic: str, error: Any, settings: KafkaSettings) -> TopicError:
 
 
 # --- the topic ------------------------------------------------------------------------------------
-# Reads the topic whole and appends to it, without knowing what its records mean.
-#
-# Over librdkafka, which finds leaders and repeats by itself. No consumer group is joined.
+# Read and appended to without knowing what its records mean.
 
 
 _STEP_S = 0.02
@@ -254,8 +225,6 @@ class CompactedTopicReader:
     """Reader of the whole topic; each read reuses the reader's connections."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        from confluent_kafka import Consumer
-
         self._topic = topic
         self._consumer: Any = Consumer(
             {
@@ -276,8 +245,6 @@ class CompactedTopicReader:
         Raises:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) no broker answers.
         """
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
         if partitions(self._consumer, self._topic) == 0:
             return
         end = acknowledged_end(self._consumer, self._topic)
@@ -292,9 +259,6 @@ class CompactedTopicReader:
         self._consumer.close()
 
     def _to(self, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        from confluent_kafka import KafkaError as Code
-        from confluent_kafka import KafkaException
-
         silent_s = 0.0
         while silent_s < _TIMEOUT_S:
             # One by one: a call for many waits out its time even when it has the last one.
@@ -330,8 +294,6 @@ class Appender:
         self._producer: Any = self._made()
 
     def _made(self) -> Any:
-        from confluent_kafka import Producer
-
         return Producer(
             {
                 **self._settings.librdkafka(),
@@ -349,8 +311,6 @@ class Appender:
 
         It lives for months. While a certificate and its key do not fit, the client before stays.
         """
-        from confluent_kafka import KafkaException
-
         found = self._settings.files()
         if found == self._files:
             return
@@ -378,8 +338,6 @@ class Appender:
         Raises:
             KafkaError: some records were not acknowledged; they may be in the topic all the same.
         """
-        from confluent_kafka import KafkaException
-
         left = self._producer.flush(_TIMEOUT_S + _ANSWER_S)
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -329,6 +329,11 @@ class ConnectionPool:
     def __repr__(self) -> str:
         return f"Wire({self._servers!r})"
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called: nothing is sent any more."""
+        return self._closed
+
     def close(self) -> None:
         """Close the connections; idempotent. Never ends a transaction: no message is sent."""
         if self._closed or self._pid != os.getpid():

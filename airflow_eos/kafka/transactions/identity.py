@@ -43,6 +43,17 @@ class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
         return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
 
+class _OneTransaction(msgspec.Struct, frozen=True):
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """The id, producer id and epoch by which the broker knows this transaction."""
+        return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
+
+
 class OffsetRange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """Offsets ``first`` to ``last``, both included, of one topic partition.
 
@@ -61,7 +72,7 @@ class OffsetRange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         return self.topic, self.partition
 
 
-class PreparedTransaction(msgspec.Struct, frozen=True):
+class PreparedTransaction(_OneTransaction, frozen=True):
     """A task's transaction, with all that another process needs to commit, abort or inspect it.
 
     ``written`` has one range for each topic partition that the transaction wrote to, never
@@ -72,19 +83,11 @@ class PreparedTransaction(msgspec.Struct, frozen=True):
     where no timer ends it.
     """
 
-    transactional_id: str
-    producer_id: Int64
-    producer_epoch: Int16
     written: tuple[OffsetRange, ...]
     rows: Int64
     fingerprint: str
     opened_at_ms: Int64
     timeout_ms: Int32 | None
-
-    @property
-    def identity(self) -> TransactionIdentity:
-        """The id, producer id and epoch by which the broker knows this transaction."""
-        return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
     def witness(self) -> OffsetRange:
@@ -97,7 +100,7 @@ class PreparedTransaction(msgspec.Struct, frozen=True):
         return self.rows, self.fingerprint
 
 
-class OpenTransaction(msgspec.Struct, frozen=True):
+class OpenTransaction(_OneTransaction, frozen=True):
     """A transaction that the coordinator says is open (Ongoing). Times in milliseconds.
 
     ``started_at_ms`` is by the broker's clock; the broker aborts at started_at + timeout,
@@ -105,17 +108,9 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     :data:`NEVER_MS` it never does.
     """
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
     started_at_ms: int
     timeout_ms: int
     partitions: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def identity(self) -> TransactionIdentity:
-        """The id, producer id and epoch by which the broker knows this transaction."""
-        return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
 
 _PREFIX = r"[A-Za-z0-9._-]{1,200}"

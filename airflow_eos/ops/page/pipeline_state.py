@@ -485,33 +485,20 @@ def happened(
         is_new = each.release and before is not None and (each.app, each.release) != before
         what = "upgraded" if is_new else each.what
         version = f", {_version(each)}" if each.release else ""
-        events.append(
-            EventView(at_ms=each.at_ms, what=what, who=each.who, why=f"{each.why}{version}")
-        )
+        events.append(EventView(each.at_ms, what, each.who, f"{each.why}{version}"))
         before = (each.app, each.release) if each.release else before
     heart = found.heartbeat
     if heart is not None and not any(_is_its_start(each, heart) for each in past):
         began = started(heart, stood_by=False, app="", release="")
-        events.append(EventView(at_ms=began.at_ms, what="started", who=began.who, why=began.why))
+        events.append(EventView(began.at_ms, began.what, began.who, began.why))
     if heart is not None and row.state in _ENDED_BY_ITSELF:
         end = ended(heart, store)
-        events.append(EventView(at_ms=end.at_ms, what=end.what, who=end.who, why=end.why))
+        events.append(EventView(end.at_ms, end.what, end.who, end.why))
     if row.drain is not None and row.state == "draining":
-        asked = row.drain
-        events.append(
-            EventView(
-                at_ms=asked.requested_at_ms,
-                what="asked to stop",
-                who=asked_by(asked.requested_by, asked.reason),
-            )
-        )
+        who = asked_by(row.drain.requested_by, row.drain.reason)
+        events.append(EventView(row.drain.requested_at_ms, "asked to stop", who))
     events += [
-        EventView(
-            at_ms=each.decided_at_ms,
-            what="attempt given up",
-            who=f"batch {batch.batch}",
-            why=each.reason,
-        )
+        EventView(each.decided_at_ms, "attempt given up", f"batch {batch.batch}", each.reason)
         for batch in batches
         for each in batch.attempts
         if each.verdict == "abort"

@@ -167,7 +167,7 @@ class BatchPoint(msgspec.Struct, frozen=True, array_like=True):
     rows: int | None
 
 
-class EventView(msgspec.Struct, frozen=True, kw_only=True):
+class EventView(msgspec.Struct, frozen=True):
     """A start, an end, a recovery, …: what happened, by whom and why."""
 
     at_ms: int

@@ -50,30 +50,10 @@ class TimeoutBudget:
         )
 
 
-class FirstConnection:
-    """The connection to Kafka that the checks of a start open and its recovery takes over.
-
-    Args:
-        wire: an open connection; closed here where no recovery takes it over.
-    """
-
-    def __init__(self, wire: ConnectionPool) -> None:
-        self._wire: ConnectionPool | None = wire
-
-    def take(self) -> ConnectionPool | None:
-        """Return the connection, for the caller to close; None from the second call on."""
-        wire, self._wire = self._wire, None
-        return wire
-
-    def close(self) -> None:
-        """Close the connection where it was not taken; harmless at any time."""
-        wire = self.take()
-        if wire is not None:
-            wire.close()
-
-
-def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConnection:
+def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> ConnectionPool:
     """Connect to the cluster, and check the timeouts against the longest that it accepts.
+
+    The recovery before the start takes the connection over.
 
     Raises:
         KafkaError: the brokers lack a message that is needed.
@@ -87,11 +67,11 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         require_transaction_log,
     )
 
-    with closed_on_error(FirstConnection(wire := ConnectionPool(settings))) as first:
+    with closed_on_error(ConnectionPool(settings)) as wire:
         require_capable(wire)
         require_transaction_log(wire)
         budget.check(longest_timeout(wire))
-    return first
+    return wire
 
 
 def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointStore) -> None:

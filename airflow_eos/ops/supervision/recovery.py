@@ -27,10 +27,10 @@ from airflow_eos.core.recovery.plan import Action, Plan, make_plan
 from airflow_eos.errors import DeliveryError, PipelineAliveError
 from airflow_eos.ops.plan_tables import plan_view, report_view
 from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation, read_pulse
-from airflow_eos.ops.supervision.preflight import FirstConnection
 from airflow_eos.ops.tables import as_text
 
 if TYPE_CHECKING:
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Recovery:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     reach: Mapping[str, Any] | None = field(default=None, repr=False)
     patience: timedelta = timedelta(minutes=1)
-    first: FirstConnection | None = None
+    first: ConnectionPool | None = None
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
@@ -137,7 +137,7 @@ class Recovery:
         return report
 
     def close_unused_connection(self) -> None:
-        """Close the connection that the preflight opened, unless a recovery has taken it."""
+        """Close the connection that the preflight opened, where no recovery has done so."""
         if self.first is not None:
             self.first.close()
 
@@ -146,9 +146,9 @@ class Recovery:
         """Connect to all participants; to Kafka over the first connection, while there is one."""
         with ExitStack() as until_done:
             reach = self.reach
-            if self.first is not None and (wire := self.first.take()) is not None:
-                until_done.callback(wire.close)  # also where its cluster is not used
-                reach = {"kafka": wire, **(reach or {})}
+            if self.first is not None and not self.first.closed:
+                until_done.callback(self.first.close)  # also where its cluster is not used
+                reach = {"kafka": self.first, **(reach or {})}
             participant = participant_of(self.store, self.kafka, reach=reach, prefix=self.prefix)
             yield until_done.enter_context(closing(participant))
 

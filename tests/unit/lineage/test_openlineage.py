@@ -29,8 +29,8 @@ from airflow_eos.core.checkpoint.backend import decision_path
 from airflow_eos.core.protocol.decision import PreparedWork, encode
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.events import events_since, read_settled
-from airflow_eos.lineage import BatchLineage, PartitionRange, lineage_of, read_lineage
 from airflow_eos.operators import EmitSettledBatchesOperator, SparkStreamingOperator
+from airflow_eos.operators.lineage import BatchLineage, PartitionRange, lineage_of, read_lineage
 from tests.support.pipelines import commit_of
 from tests.support.settled_logs import ROWS, SettledLogs
 

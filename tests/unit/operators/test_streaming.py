@@ -209,7 +209,7 @@ def test_a_start_that_recovery_refuses_for_good_is_told_in_the_checkpoint(
     def refuse(*_: object, **__: object) -> None:
         raise ContinuityError("batch 7 begins too early.")
 
-    monkeypatch.setattr("airflow_eos.ops.supervision.recovery.recover_before_start", refuse)
+    monkeypatch.setattr("airflow_eos.operators.submission.recover_before_start", refuse)
     with pytest.raises(AirflowFailException, match="too early"):
         operator().execute({})
     assert spark.calls == []

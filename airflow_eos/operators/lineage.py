@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import checkpoint_of
+
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import PreparedWork
@@ -42,9 +45,6 @@ class BatchLineage:
         """
         # Only the OpenLineage provider, a dependency of the tests alone, calls this method.
         from airflow.providers.openlineage.extractors import OperatorLineage
-
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import checkpoint_of
 
         store, lineage = checkpoint_of(self), Lineage((), ())
         servers = KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
