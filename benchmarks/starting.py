@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +26,11 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from benchmarks import rows
+from benchmarks.cpu import CpuMeter
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table, median_ratio
 from benchmarks.stage import Stage, refuse, staged
+from benchmarks.standby import archived
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -44,12 +46,14 @@ _APP = Path(__file__).parent / "starting_app.py"
 _LABELS = {
     "alone": "spark-submit, Spark's own sink, at least once",
     "submitted": "spark-submit, ours, exactly once",
+    "archived": "spark-submit, ours, exactly once, with a class archive",
     "airflow": "SparkSubmitOperator, Spark's own sink, at least once",
     "operator": "SparkStreamingOperator, ours, exactly once",
 }
 _TASKS = ("airflow", "operator")
 _COMPARED = {
     "submitted_over_spark_submit_alone": ("submitted", "alone"),
+    "archived_over_spark_submit_alone": ("archived", "alone"),
     "operator_over_spark_submit_operator": ("operator", "airflow"),
     "operator_over_spark_submit_of_the_same": ("operator", "submitted"),
     "operator_over_spark_submit_alone": ("operator", "alone"),
@@ -60,28 +64,35 @@ _CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host":
 def run(arguments: argparse.Namespace) -> Result:
     """Start the app in all ways, in turns and alternating order."""
     rounds = arguments.rounds or _ROUNDS
-    seconds: dict[str, list[float]] = {way: [] for way in _LABELS}
+    ways = arguments.only.split(",") if arguments.only else list(_LABELS)
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
     with staged() as stage:
         stage.topic("input", _PARTITIONS)
         rows.fill(stage.bootstrap, "input", _ROWS)
         _first_row_s(stage, "alone", "warm")  # loads jars and Python's files into the page cache
         for number in range(rounds):
-            for way in list(_LABELS) if number % 2 == 0 else list(_LABELS)[::-1]:
-                seconds[way].append(_first_row_s(stage, way, f"{way}-{number}"))
-                print(f"{_LABELS[way]}: {seconds[way][-1]:.1f} s", flush=True)
-    return _result(seconds, rounds)
+            for way in ways if number % 2 == 0 else ways[::-1]:
+                found = _first_row_s(stage, way, f"{way}-{number}")
+                seconds[way].append(found[0])
+                cpu[way].append(found[1])
+                print(f"{_LABELS[way]}: {found[0]:.1f} s, CPU {found[1]:.1f} s", flush=True)
+    return _result(seconds, cpu, rounds)
 
 
-def _first_row_s(stage: Stage, way: str, name: str) -> float:
+def _first_row_s(stage: Stage, way: str, name: str) -> tuple[float, float]:
+    """Return the seconds until a reader has a row, and the CPU of Java and Python until then."""
     output, checkpoint = stage.topic(name, _PARTITIONS), stage.folder / name / "checkpoint"
     checkpoint.mkdir(parents=True)
     environment = stage.airflow()
     is_task = way in _TASKS
-    command = [sys.executable, "-m", __name__] if is_task else _submit()
+    conf = archived(stage) if way == "archived" else _CONF
+    command = [sys.executable, "-m", __name__] if is_task else _submit(conf)
     told = [way, str(checkpoint), stage.bootstrap, output]
     with (
         _reader(stage, output) as reader,
         (checkpoint.parent / "log").open("wb") as log,
+        CpuMeter() as meter,
         subprocess.Popen(
             [*command, *told],
             cwd=ROOT,
@@ -93,7 +104,7 @@ def _first_row_s(stage: Stage, way: str, name: str) -> float:
     ):
         assert process.stdin is not None
         drain = await_ready(process, log) if is_task else None  # after its imports
-        began = time.monotonic()
+        began, at = time.monotonic(), 1000 * time.time()
         process.stdin.write(b"go\n" if is_task else b"")
         process.stdin.close()
         found = _await_row(reader, began)
@@ -102,7 +113,8 @@ def _first_row_s(stage: Stage, way: str, name: str) -> float:
             drain.join()
     refuse(f"{name} ended with", process.returncode, 0)
     refuse(f"{name} wrote", stage.read(output)["rows"], _ROWS)
-    return found
+    cpu = meter.between(at, at + 1000 * found)
+    return found, cpu["Java"] + cpu["Python"]
 
 
 def await_ready(process: subprocess.Popen[bytes], log: BinaryIO) -> threading.Thread:
@@ -124,9 +136,9 @@ def await_ready(process: subprocess.Popen[bytes], log: BinaryIO) -> threading.Th
     return drain
 
 
-def _submit() -> list[str]:
+def _submit(settings: Mapping[str, str]) -> list[str]:
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    conf = [part for name, value in _CONF.items() for part in ("--conf", f"{name}={value}")]
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     jars = ",".join(str(jar) for jar in spark_jars())
     return [submit, "--master", "local[2]", "--jars", jars, *conf, str(_APP)]
 
@@ -159,24 +171,29 @@ def _await_row(reader: Consumer, began: float) -> float:
     raise SystemExit(f"No row came within {_FIRST_ROW_S} s. No figure is given.")
 
 
-def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
+def _result(seconds: dict[str, list[float]], cpu: dict[str, list[float]], rounds: int) -> Result:
     ratios = {
         f"first_row_{name}": median_ratio(seconds[way], seconds[other])
         for name, (way, other) in _COMPARED.items()
+        if {way, other} <= seconds.keys()
     }
     medians = {way: statistics.median(found) for way, found in seconds.items()}
     table = [
-        (label, f"{medians[way]:.1f}", f"{min(seconds[way]):.1f}", f"{max(seconds[way]):.1f}")
-        for way, label in _LABELS.items()
+        (
+            _LABELS[way],
+            *(f"{value:.1f}" for value in (medians[way], min(found), max(found))),
+            f"{statistics.median(cpu[way]):.1f}",
+        )
+        for way, found in seconds.items()
     ]
     title = "From the start of an app to its first row that readers have"
     return Result(
         name="starting",
         settings={"rounds": rounds, "rows": _ROWS},
-        raw=seconds,
+        raw={"seconds": seconds, "cpu": cpu},
         ratios=ratios,
         charts=[Chart(title, "s", {_LABELS[way]: {"p50": s} for way, s in medians.items()})],
-        tables=[Table(title, ("start", "p50, s", "least", "most"), table)],
+        tables=[Table(title, ("start", "p50, s", "least", "most", "CPU, s"), table)],
     )
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from airflow_eos.local.jars import java_program
 
@@ -59,3 +63,21 @@ def _make(archive: Path) -> None:
     assert made.returncode == 0, made.stdout
     assert fresh.exists(), made.stdout
     fresh.replace(archive)
+
+
+@contextmanager
+def java(options: str) -> Iterator[JavaGateway]:
+    """A real Java behind py4j, as a driver's is."""
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("py4j*.jar")
+    port = launch_gateway(
+        jarpath=str(jar),
+        classpath=str(jar),
+        javaopts=shlex.split(options),
+        die_on_exit=True,
+        java_path=java_program(),
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()

@@ -37,6 +37,7 @@ from airflow_eos.core.checkpoint.standby import (
 )
 from airflow_eos.core.closing import Closable, closed_on_error
 from airflow_eos.core.delivery.causes import cause_of
+from airflow_eos.core.delivery.java import give_memory_back
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.task import collected
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
@@ -451,8 +452,7 @@ def follow(
             first.store.check_create_if_absent()
             with closing(ready(first)):
                 warm_up(first)
-            check = partial(first.sink.check, first.spark)
-            warm.enter_context(kept_warm(check, first=warm_ups))
+            warm.enter_context(kept_warm(resting(first), first=warm_ups))
 
         return stand_by(
             standing,
@@ -460,6 +460,21 @@ def follow(
             start=lambda after: run(prepared_again.take(), after),
             make_ready=prepared_again.renew,
         )
+
+
+def resting(start: Start) -> Callable[[], None]:
+    """Return what a standby does after its warm-ups, again and again: its workers stay warm.
+
+    At first Java gives back the memory that the warm-ups took.
+    """
+    once = [give_memory_back]
+
+    def act() -> None:
+        start.sink.check(start.spark)
+        if once:
+            once.pop()(start.spark.sparkContext._gateway)  # noqa: SLF001 - the driver's Java
+
+    return act
 
 
 # --- warm up --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
 from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.delivery.batch_timeout import PolicyOption, chosen_trigger, retaining
+from airflow_eos.core.delivery.class_archive import leave_later
 from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
 from airflow_eos.core.delivery.exactly_once import ExactlyOnce
 from airflow_eos.core.delivery.input_check import InputCheck
@@ -228,6 +229,7 @@ def run(start: Start, after: int | None = None) -> ExactlyOnceQuery:
             query = start.settings.started(batch.streamed(start.read.frame), guarded)
             start.plan.of(query)
             heartbeat.follow(query)
+            leave_later(start.spark)
         except BaseException as error:
             heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
             raise

@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError
@@ -32,6 +33,7 @@ log = Log(__name__)
 _WARM_S = 30.0
 _FIRST_S = 40.0
 """Seconds of warm-ups: longer batches need them less, and the cluster is the running driver's."""
+_DAEMON = "spark.python.daemon.module"
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
@@ -88,11 +90,26 @@ def _looked(spark: SparkSession, look: Callable[[int], str]) -> list[str]:
 
     cores = spark.sparkContext.defaultParallelism
     tasks = spark.range(cores, numPartitions=cores)
+    forked_by_spark = fork_from_ours(spark)
     try:
         found = tasks.mapInArrow(in_arrow, "report string").collect()
     except (Py4JError, PySparkException):
+        forked_by_spark()
         found = tasks.select(F.udf(look, "string", useArrow=False)("id")).collect()
     return [report for (report,) in found]
+
+
+def fork_from_ours(spark: SparkSession) -> Callable[[], None]:
+    """Let :mod:`.worker_daemon` fork the workers on the driver's machine; return what undoes it.
+
+    Executors of their own have settings of their own, and fork as Spark does.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the settings that a local task goes by
+    conf = jvm.org.apache.spark.SparkEnv.get().conf()
+    if conf.contains(_DAEMON) or not Path(__file__).is_file():  # a zip that no daemon has
+        return lambda: None
+    conf.set(_DAEMON, f"{__package__}.worker_daemon")
+    return lambda: conf.remove(_DAEMON) and None
 
 
 def meanwhile(act: Callable[[], None]) -> Callable[[], None]:

@@ -98,7 +98,12 @@ def test_no_refusal_is_a_trace(said):
 
 
 def test_the_drivers_own_python_passes_and_its_workers_are_warm(said):
-    assert said[sys.executable] == "fine, and warm"
+    assert said[sys.executable].startswith("fine, and warm")
+
+
+def test_workers_on_the_drivers_machine_compile_no_pyspark_of_a_zip_anew(said):
+    forked_by = "airflow_eos.core.delivery.worker_daemon with the installed pyspark"
+    assert said[sys.executable] == f"fine, and warm: {forked_by}"
 
 
 LOADED = """
@@ -122,10 +127,3 @@ def test_every_package_that_a_task_imports_is_looked_for():
     declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
     declared |= {"obstore", "pendulum", "confluent_kafka", "platformdirs", "rich"}
     assert declared & loaded == set(TASK_MODULES)
-
-
-@pytest.mark.long
-def test_a_tasks_sink_does_not_load_what_only_a_driver_logs_with():
-    loaded = loaded_by("airflow_eos.kinds.postgres.sink")
-    assert "psycopg" in loaded
-    assert not {"structlog", "rich"} & loaded

@@ -1,0 +1,88 @@
+"""A driver leaves the classes of its Java for the next start; nothing of it can break a start."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from airflow_eos.core.delivery import class_archive
+from airflow_eos.core.delivery.class_archive import archive_options, leave, leave_later
+from airflow_eos.local.jars import java_program
+from tests.support.jvm import java
+
+
+def is_taken(gateway, archive):
+    pid = gateway.jvm.java.lang.ProcessHandle.current().pid()
+    return str(archive) in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_the_next_java_maps_what_the_first_one_has_left(tmp_path):
+    archive = tmp_path / "made by first" / "driver.jsa"
+    with java(archive_options(archive)) as first:
+        leave(first, archive)
+    assert [each.name for each in archive.parent.iterdir()] == ["driver.jsa"]
+    with java(archive_options(archive)) as second:
+        assert is_taken(second, archive)
+        leave(second, archive)
+        assert archive.exists(), "one that Java has taken stays"
+
+
+def test_an_archive_that_java_did_not_take_is_removed_and_left_anew(tmp_path):
+    archive = tmp_path / "driver.jsa"
+    archive.write_bytes(b"of another Java")
+    with java(archive_options(archive)) as start:
+        assert not is_taken(start, archive)
+        leave(start, archive)
+        assert not archive.exists()
+    with java(archive_options(archive)) as start:
+        leave(start, archive)
+    with java(archive_options(archive)) as start:
+        assert is_taken(start, archive)
+
+
+def test_an_archive_has_its_name_only_once_java_has_written_it_whole(tmp_path, monkeypatch):
+    archive = tmp_path / "driver.jsa"
+
+    def cut_off(_gateway, _command, _what, name):
+        Path(name.strip('"')).write_bytes(b"half")
+        raise OSError("killed")
+
+    monkeypatch.setattr(class_archive, "diagnosed", cut_off)
+    with java(archive_options(archive)) as start, pytest.raises(OSError, match="killed"):
+        leave(start, archive)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_java_that_knows_no_such_archive_starts_all_the_same(tmp_path):
+    archive = tmp_path / "driver.jsa"
+    options = archive_options(archive).replace("RecordDynamicDumpInfo", "ThereIsNoSuchOption")
+    with java(options) as start, pytest.raises(OSError, match="wrote no archive"):
+        leave(start, archive)
+    subprocess.run([java_program(), *shlex.split(options), "-version"], check=True, timeout=60)
+
+
+def test_a_driver_leaves_it_after_a_while_and_tells_where_it_cannot(tmp_path, monkeypatch):
+    monkeypatch.setattr(class_archive, "_AFTER_S", 0.0)
+    timers = []
+    monkeypatch.setattr(
+        class_archive.threading.Timer, "start", lambda timer: timers.append(timer), raising=True
+    )
+    in_a_file = tmp_path / "file"
+    in_a_file.write_text("")
+    archive = in_a_file / "driver.jsa"
+    with java(archive_options(archive)) as gateway, capture_logs() as lines:
+        leave_later(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)))
+        [timer] = timers
+        timer.function(*timer.args)
+    assert [line["event"] for line in lines] == ["no_class_archive"]
+
+
+def test_a_driver_that_was_told_of_none_leaves_none():
+    with java("-Xshare:auto") as gateway:
+        leave_later(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)))
+        assert not [each for each in class_archive.threading.enumerate() if "archive" in each.name]

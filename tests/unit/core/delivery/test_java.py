@@ -1,0 +1,46 @@
+"""A standby gives back what its warm-ups took, and its Java grows as ever once it drives."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+from airflow_eos.core.delivery import standby
+from airflow_eos.core.delivery.java import diagnosed, give_memory_back
+from tests.support.jvm import java
+
+
+def heap_mib(gateway):
+    """The heap that Java keeps."""
+    return int(re.search(r"total (\d+)K", diagnosed(gateway, "gcHeapInfo"))[1]) >> 10
+
+
+def free_at_most(gateway):
+    flags = diagnosed(gateway, "vmFlags", "-all")
+    return [re.search(rf"{name}HeapFreeRatio\s*= (\d+)", flags)[1] for name in ("Min", "Max")]
+
+
+def test_java_gives_back_what_it_keeps_and_may_grow_as_before():
+    with java("-Xmx512m -XX:MinHeapFreeRatio=45 -XX:MaxHeapFreeRatio=90") as gateway:
+        kept = [gateway.new_array(gateway.jvm.long, 10 << 17) for _ in range(4)]
+        dropped = [gateway.new_array(gateway.jvm.long, 10 << 17) for _ in range(20)]
+        for each in dropped:
+            gateway.detach(each)
+        assert heap_mib(gateway) >= 240
+        give_memory_back(gateway)
+        assert 40 <= heap_mib(gateway) <= 100
+        assert free_at_most(gateway) == ["45", "90"]
+        assert len(kept[0]) == 10 << 17
+
+
+def test_a_standby_gives_memory_back_once_its_workers_are_warm(monkeypatch):
+    done = []
+    monkeypatch.setattr(standby, "give_memory_back", done.append)
+    start = SimpleNamespace(
+        sink=SimpleNamespace(check=lambda _spark: done.append("asked")),
+        spark=SimpleNamespace(sparkContext=SimpleNamespace(_gateway="Java")),
+    )
+    act = standby.resting(start)
+    for _ in range(3):
+        act()
+    assert done == ["asked", "Java", "asked", "asked"]
