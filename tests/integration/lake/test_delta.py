@@ -389,3 +389,68 @@ def test_each_commit_is_made_durable_once(stage: Stage, monkeypatch):
     told = Counter(synced)
     commits = [f"_delta_log/{version:020d}.json" for version in range(1, 9)]
     assert all(told[each] in {1, 2} for each in commits), "the last one again, with what is new"
+
+
+NAMED = "delta.columnMapping.physicalName"
+MAPPED = {NAMED: "col-"}
+
+
+def declare(
+    stage: Stage, feature: str, configuration: dict[str, str], column: dict[str, Any]
+) -> None:
+    """Another writer has switched a feature on."""
+    reads = feature in {"columnMapping", "deletionVectors", "typeWidening"}
+    protocol = {"minReaderVersion": 3 if reads else 1, "minWriterVersion": 7}
+    named = {"readerFeatures": [feature] if reads else None, "writerFeatures": [feature]}
+    table = DeltaTable(stage.table)
+    fields = json.loads(table.schema().to_json())
+    for number, field in enumerate(fields["fields"]):
+        both = {name: f"{each}{number}" if name == NAMED else each for name, each in column.items()}
+        field["metadata"] = both | ({"delta.columnMapping.id": number} if NAMED in column else {})
+    metadata = {
+        "id": str(table.metadata().id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(fields),
+        "partitionColumns": [],
+        "configuration": configuration,
+    }
+    said = protocol | {name: each for name, each in named.items() if each}
+    log = stage.table / "_delta_log" / f"{table.version() + 1:020d}.json"
+    log.write_text("\n".join(map(json.dumps, [{"protocol": said}, {"metaData": metadata}])))
+
+
+@pytest.mark.parametrize(
+    ("feature", "configuration", "column", "why"),
+    [
+        ("columnMapping", {"delta.columnMapping.mode": "name"}, MAPPED, "mode = name"),
+        ("columnMapping", {"delta.columnMapping.mode": "id"}, MAPPED, "mode = id"),
+        ("generatedColumns", {}, {"delta.generationExpression": "1"}, "compute or check"),
+        ("identityColumns", {}, {"delta.identity.start": 1}, "compute or check"),
+        ("inCommitTimestamp", {"delta.enableInCommitTimestamps": "true"}, {}, "cannot write"),
+        ("checkConstraints", {"delta.constraints.c": "value > 0"}, {}, "constraints"),
+        ("typeWidening", {"delta.enableTypeWidening": "true"}, {}, "cannot write"),
+    ],
+)
+def test_a_feature_that_only_its_writers_keep_is_refused_by_name_before_the_promise(
+    stage: Stage, feature: str, configuration: dict[str, str], column: dict[str, Any], why: str
+):
+    """Readers would take rows for others, or find a commit without what each commit must have."""
+    participant, work = stage.participant(), stage.prepare(1)
+    declare(stage, feature, configuration, column)
+    for asked in (stage.participant, lambda: participant.require_decidable([work])):
+        with pytest.raises(ConfigurationError, match=why):
+            asked()
+
+
+def test_rows_are_appended_to_a_table_with_deletion_vectors(stage: Stage):
+    declare(stage, "deletionVectors", {"delta.enableDeletionVectors": "true"}, {})
+    work = stage.prepare(1)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    (added,) = [
+        json.loads(line)["add"]
+        for line in (stage.table / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
+        if line.startswith('{"add"')
+    ]
+    assert added.get("deletionVector") is None
+    assert DeltaTable(stage.table).file_uris() == [str(stage.table / added["path"])]
