@@ -187,14 +187,11 @@ class Overwriting:
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io import pyarrow as io
+        from pyiceberg.io.pyarrow import ArrowScan
 
         wanted = self._schema.select(*names)
-        scan = io.ArrowScan(self.metadata, self._io, wanted, AlwaysTrue())
-        deletes = io._read_all_delete_files(self._io, [task])  # noqa: SLF001
-        # Its public way holds all rows of a file at once.
-        rows = scan._record_batches_from_scan_tasks_and_deletes([task], deletes)  # noqa: SLF001
-        for batch in rows:
+        scan = ArrowScan(self.metadata, self._io, wanted, AlwaysTrue())
+        for batch in scan.to_record_batches([task]):
             yield from pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()
 
     def _written(
