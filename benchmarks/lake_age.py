@@ -63,12 +63,13 @@ Costs = dict[str, dict[int, list[Cost]]]
 def run(arguments: argparse.Namespace) -> Result:
     """Measure batches of ours and plain appends at each age, of each catalog in turns."""
     batches = (arguments.rounds or _BATCHES - _WARM) + _WARM
+    ages = tuple(map(int, arguments.only.split(","))) if arguments.only else _AGES
     found: Costs = defaultdict(dict)
     with ExitStack() as after:
         folder = Path(tempfile.mkdtemp(prefix="eos-lake-age-"))
         after.callback(shutil.rmtree, folder, ignore_errors=True)
         for name, of_age in (*_iceberg(after, folder), ("Delta", _delta(folder))):
-            for age in _AGES if name != "Delta" else _AGES[:1]:
+            for age in ages if name != "Delta" else ages[:1]:
                 sink, plain = of_age(age)
                 store = CheckpointStore.open(folder / uuid.uuid4().hex)
                 found[f"{name}, ours"][age] = list(_ours(sink, store, batches))[_WARM:]

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-DROPPED, TWICE, REFUSED = "dropped", "twice", "409"
-FAULTS = (DROPPED, TWICE, REFUSED, "500", "502", "503", "504")
+DROPPED, TWICE, REFUSED, EXPIRED = "dropped", "twice", "409", "401"
+FAULTS = (DROPPED, TWICE, REFUSED, EXPIRED, "419", "500", "502", "503", "504")
 """The reply of a commit is lost; the request is repeated on its way, so that the reply is of the
-second; the commit is refused before it came; or the commit is done, and the reply says it was not.
+second; the commit is refused before it came, as its token is by 401 and 419; or the commit is done,
+and the reply says it was not.
 """
+_BEFORE = {REFUSED, EXPIRED, "419"}
 
 
 class UnsureProxy:
@@ -54,8 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = proxy.faults.popleft() if is_commit and proxy.faults else None
         if fault is not None:
             proxy.met.append(fault)
-        if fault == REFUSED:
-            return self._answered(409, b"{}")
+        if fault in _BEFORE:
+            return self._answered(int(fault), b"{}")
         status, answer = self._sent(host, port, body)
         if fault == TWICE:
             status, answer = self._sent(host, port, body)

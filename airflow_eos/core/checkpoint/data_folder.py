@@ -218,10 +218,15 @@ class DataFolder:
 
     def _each(self, do: Callable[[A], B], each: Sequence[A]) -> list[B]:
         """Do it for each, many at once where each is a request."""
-        if self.disk is not None or len(each) < 2:
-            return list(map(do, each))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(do, each))
+        return list(map(do, each)) if self.disk is not None else at_once(do, each)
+
+
+def at_once(do: Callable[[A], B], each: Sequence[A]) -> list[B]:
+    """Do it for each, in threads where there are several: a thread costs more than a small file."""
+    if len(each) < 2:
+        return list(map(do, each))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(do, each))
 
 
 class _Pieces(io.RawIOBase):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.checkpoint.hdfs import hadoop_settings
 from airflow_eos.core.checkpoint.locations import HDFS, located, printable
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from deltalake import DeltaTable
 
+    from airflow_eos.core.checkpoint.backend import StoredObject
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.lake.files import TableFiles
@@ -301,12 +303,14 @@ def require_fit(
         ConfigurationError: with the column, and why.
         StoreError: there is no table, or it cannot be read.
     """
-    table = _as_it_is(folder)
+    opened = _opened(folder).newest()
+    table = opened.table
     refuse(folder, table)
     ours, theirs = json.loads(rows), json.loads(table.schema().to_json())
     why = None
     if upsert is not None:
         ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(table)
+    _opened(folder).give_back(opened)
     new = new_columns(ours, theirs) if evolves else []
     why = why or misfit(without(ours, new), theirs)
     if why is not None:
@@ -316,21 +320,52 @@ def require_fit(
         )
 
 
-def _as_it_is(folder: DeltaFolder) -> DeltaTable:
-    """Load the table, for each batch: of one opened before, read only the new part of its log."""
-    table = _loaded_once(folder)
-    with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
-        table.update_incremental()
-        (newest,) = folder.files.find([f"{_LOG}/{table.version():020d}.json"])
-        if newest is not None:
-            return table
-    _loaded_once.cache_clear()
-    return _loaded_once(folder)
+class OpenTable(NamedTuple):
+    """A table that was opened, and the file of a commit that it was read from."""
+
+    table: DeltaTable
+    version: int
+    commit: StoredObject | None
+
+
+class OpenTables:
+    """Tables that were opened before, of which only the new part of the log is read.
+
+    Each has one holder at a time: it is brought up to date for all that hold it.
+    """
+
+    def __init__(self, folder: DeltaFolder) -> None:
+        self._folder = folder
+        self._idle: list[OpenTable] = []
+
+    def newest(self) -> OpenTable:
+        """Return the table as it is now.
+
+        It is opened anew where a commit that was read is no longer the same file: the folder has
+        another table by now, or its log was put back or cleaned.
+        """
+        with contextlib.suppress(Exception):  # opening tells what is wrong
+            found = self._idle.pop()
+            if found.commit is not None and found.commit == self._commit(found.version):
+                found.table.update_incremental()
+                return self._at(found.table)
+        return self._at(loaded_table(self._folder))
+
+    def give_back(self, table: OpenTable) -> None:
+        """Keep a table that nobody looks at any more."""
+        self._idle.append(table)
+
+    def _at(self, table: DeltaTable) -> OpenTable:
+        version = table.version()
+        return OpenTable(table, version, self._commit(version))
+
+    def _commit(self, version: int) -> StoredObject | None:
+        return self._folder.files.head(f"{_LOG}/{version:020d}.json")
 
 
 @lru_cache(maxsize=64)
-def _loaded_once(folder: DeltaFolder) -> DeltaTable:
-    return loaded_table(folder)
+def _opened(folder: DeltaFolder) -> OpenTables:
+    return OpenTables(folder)
 
 
 @contextlib.contextmanager
@@ -377,16 +412,22 @@ def added_before(folder: TableFiles, files: Collection[str]) -> frozenset[str]:
 # --- log ------------------------------------------------------------------------------------------
 
 
-_AT_ONCE = 16
 _TRIES_AT_ONCE = 20
 
 
 @dataclass
 class Seen:
-    """What looks at a table share: footers of promised files, and what an upsert has rewritten."""
+    """What looks at a table share.
+
+    Attributes:
+        footers: of promised files.
+        doing: what an upsert has rewritten.
+        synced: the version up to which this process has made the log durable.
+    """
 
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
     doing: dict[str, Rewriting] = field(default_factory=dict)
+    synced: int = 0
 
 
 class DeltaLog:
@@ -411,8 +452,10 @@ class DeltaLog:
         return {"table": self.folder.location, "id": self._table_id}
 
     def look(self) -> DeltaSnapshot:
-        """See :meth:`LakeTable.look`: load a new snapshot."""
-        table = loaded_table(self.folder)
+        """See :meth:`LakeTable.look`: read what the log has since the last look."""
+        tables = _opened(self.folder)
+        opened = tables.newest()
+        table = opened.table
         found = str(table.metadata().id)
         if found != self._table_id:
             raise StoreError(
@@ -420,7 +463,9 @@ class DeltaLog:
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
         refuse(self.folder, table)
-        return DeltaSnapshot(self.folder, table, self._seen)
+        view = DeltaSnapshot(self.folder, table, self._seen)
+        weakref.finalize(view, tables.give_back, opened)
+        return view
 
 
 class DeltaSnapshot:
@@ -450,8 +495,7 @@ class DeltaSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns, and those of their partition, do not fit the table's."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(self._footer, files))
+        at_once(self._footer, files)
         for file in files:
             why = self._misfit(file)
             if why is not None:
@@ -580,18 +624,20 @@ class DeltaSnapshot:
     def make_durable(self) -> None:
         """Sync the log from its newest checkpoint to this version, which its writer may not do.
 
-        A checkpoint was written of commits that were synced, or is newer than this look.
+        A checkpoint was written of commits that were synced, or is newer than this look. A commit
+        is synced once: its file never changes.
         """
         if self._files.disk is None:
             return
-        newest = self._table.version()
-        since = _newest_checkpoint(self._files)
+        newest, checkpoint = self._table.version(), _newest_checkpoint(self._files)
+        since = min(max(checkpoint, self._seen.synced), newest)
         names = [
             f"{version:020d}.{end}"
-            for version in range(min(since, newest), newest + 1)
+            for version in (min(checkpoint, since), *range(since, newest + 1))
             for end in ("json", "checkpoint.parquet")
         ]
         self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
+        self._seen.synced = newest
 
     @property
     def snapshot_address(self) -> dict[str, Any]:

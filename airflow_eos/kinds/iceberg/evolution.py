@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Transaction
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update.schema import UpdateSchema
     from pyiceberg.types import NestedField
@@ -35,7 +35,25 @@ def staged(metadata: TableMetadata) -> Transaction:
     from pyiceberg.table import Table
 
     alone = without_snapshots(metadata)
-    return Table(("table",), alone, "", PyArrowFileIO(), NoopCatalog("none")).transaction()
+    return changing(Table(("table",), alone, "", PyArrowFileIO(), NoopCatalog("none")))
+
+
+def changing(table: Table) -> Transaction:
+    """Return changes of a table; the library's own copy the whole metadata at each look at them."""
+    from pyiceberg.table import Transaction
+
+    class Change(Transaction):
+        _found: tuple[Any, ...] = (None, None, None)
+
+        @property
+        def table_metadata(self) -> TableMetadata:
+            base, updates, _ = self._found
+            if base is not self._table.metadata or updates is not self._updates:
+                found = super().table_metadata
+                self._found = self._table.metadata, self._updates, found
+            return self._found[-1]
+
+    return Change(table)
 
 
 def evolved(metadata: TableMetadata, rows: pa.Schema) -> Schema:

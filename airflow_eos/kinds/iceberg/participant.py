@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.checkpoint.locations import (
     HDFS,
     LOCAL,
@@ -27,6 +27,7 @@ from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.evolution import (
     LAST,
+    changing,
     conflict,
     evolve,
     evolved,
@@ -453,7 +454,6 @@ _RETRIES = "commit.retry.num-retries"
 _MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
-_AT_ONCE = 16
 _FOOTERS_AT_MOST = 5000
 
 
@@ -465,11 +465,13 @@ class SeenByLooks:
         footers: of promised files.
         witnesses: the number last told of each slot, by a table with all its snapshots or by ours.
         doing: what an upsert has rewritten, of one decision into one form of the table.
+        synced: the newest manifests, which this process has made durable.
     """
 
     footers: dict[str, pq.FileMetaData] = dataclasses.field(default_factory=dict)
     witnesses: dict[str, int] = dataclasses.field(default_factory=dict)
     doing: dict[str, Rewriting] = dataclasses.field(default_factory=dict)
+    synced: set[str] = dataclasses.field(default_factory=set)
 
 
 class IcebergLog:
@@ -720,8 +722,10 @@ class IcebergSnapshot:
             if snapshot is not None:
                 manifests = snapshot.manifests(self._table.io)
                 newest = sorted(manifests, key=lambda each: each.sequence_number, reverse=True)
-                for manifest in newest[:_SYNCED_AT_MOST]:
-                    _sync(manifest.manifest_path)
+                paths = {each.manifest_path for each in newest[:_SYNCED_AT_MOST]}
+                for path in paths - self._seen.synced:  # a manifest never changes
+                    _sync(path)
+                self._seen.synced = paths
                 _sync(snapshot.manifest_list)
             _sync(self._table.metadata_location)
             _sync(str(Path(self._table.metadata_location).parent))
@@ -745,10 +749,9 @@ class IcebergSnapshot:
         from pyiceberg.table.update import AssertCurrentSchemaId
 
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                added = list(pool.map(self._described, files))
+            added = at_once(self._described, files)
             self._prepare_copy()
-            change = self._table.transaction()
+            change = changing(self._table)
             schema: dict[str, Any] = {"current-schema-id": self._table.metadata.current_schema_id}
             checked = AssertCurrentSchemaId.model_validate(schema)
             change._requirements += (checked,)  # noqa: SLF001 - a schema is changed by no snapshot
@@ -847,8 +850,7 @@ class IcebergSnapshot:
         """Return the columns of files, with their ids; each once."""
         from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            footers = list(pool.map(self._footer, files))
+        footers = at_once(self._footer, files)
         upsert = LakeUpsert.of(files)
         arrow = [numbered(footer.schema.to_arrow_schema(), upsert) for footer in footers]
         found: list[Schema] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from airflow_eos.core.checkpoint.data_folder import DataFolder
@@ -71,4 +72,10 @@ def table_files(location: str, storage_options: Mapping[str, str] | None = None)
     Raises:
         StoreError: the scheme or an option is not known.
     """
-    return TableFiles(location, storage_options)
+    return _kept(location, tuple(sorted((storage_options or {}).items())))
+
+
+@lru_cache(maxsize=32)
+def _kept(location: str, options: tuple[tuple[str, str], ...]) -> TableFiles:
+    """Keep a store's connections, which take longer to make than a small file to write."""
+    return TableFiles(location, dict(options))

@@ -6,11 +6,11 @@ import contextlib
 import re
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError
@@ -91,7 +91,6 @@ OPEN_AT_MOST = 100
 _HELD_BYTES = 128 * 1024 * 1024
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
 _FILE_BYTES = 512 * 1024 * 1024
-_KEPT_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -283,8 +282,7 @@ class ParquetOfTask:
                 self._what.table,
             )
 
-        with ThreadPoolExecutor(_KEPT_AT_ONCE) as pool:
-            return list(pool.map(keep, self._written))
+        return at_once(keep, self._written)
 
     def _too_many(self) -> DeliveryError:
         by = ", ".join(self._what.partitions.columns)

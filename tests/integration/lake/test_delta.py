@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +20,16 @@ from airflow_eos.core.delivery.batch import require_decidable
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.delta.participant import computed, connect, misfit
+from airflow_eos.kinds.delta import participant as participant_module
+from airflow_eos.kinds.delta.participant import (
+    DeltaFolder,
+    DeltaLog,
+    computed,
+    connect,
+    misfit,
+)
 from airflow_eos.kinds.delta.sink import DeltaSink
+from airflow_eos.kinds.lake.files import TableFiles
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.pipelines import owner_at
@@ -312,3 +322,135 @@ def test_a_table_that_is_changed_while_tasks_write_is_refused_before_the_promise
     KINDS["delta"].create(stage.table)
     with pytest.raises(StoreError, match="is not the table of this pipeline"):
         require_decidable(participant, [work])
+
+
+def opens(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Count how often a log is read from its beginning."""
+    found: list[Any] = []
+    whole = participant_module.loaded_table
+    monkeypatch.setattr(
+        participant_module, "loaded_table", lambda folder: found.append(folder) or whole(folder)
+    )
+    return found
+
+
+def test_a_batch_reads_no_more_of_the_log_than_what_is_new(stage: Stage, monkeypatch):
+    """Each batch read all of it twice, in a bucket a request for each commit."""
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    sink, participant, opened = stage.sink, stage.participant(), opens(monkeypatch)
+    for number in range(5):
+        if number == 2:
+            opened.clear()
+        sink.columns(rows)
+        work = stage.prepare(number)
+        participant.require_decidable([work])
+        stage.decide(work, batch=number)
+        assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert opened == []
+    assert stage.values() == dict.fromkeys(range(5), 1)
+
+
+def test_a_look_stays_as_it_was_while_others_look(stage: Stage):
+    """A commit on it would go by a version that nobody had checked."""
+    table = DeltaLog(DeltaFolder.of(str(stage.table), None), DeltaTable(stage.table).metadata().id)
+    before = table.look()
+    write_deltalake(stage.table, pa.table({"key": ["k1"], "value": [1]}), mode="append")
+    assert [table.look().snapshot_address, before.snapshot_address] == [
+        {"version": 1},
+        {"version": 0},
+    ]
+
+
+def test_a_table_made_anew_with_as_many_commits_is_another_one(stage: Stage):
+    participant = stage.participant()
+    work = stage.prepare(1)
+    participant.require_decidable([work])
+    participant._looked = None  # as after a commit
+    shutil.rmtree(stage.table)
+    KINDS["delta"].create(stage.table)
+    for value in (1, 2):
+        write_deltalake(stage.table, pa.table({"key": ["k"], "value": [value]}), mode="append")
+    with pytest.raises(StoreError, match="is not the table of this pipeline"):
+        participant.require_decidable([work])
+
+
+def test_each_commit_is_made_durable_once(stage: Stage, monkeypatch):
+    synced: list[str] = []
+    sync = TableFiles.sync
+    monkeypatch.setattr(
+        TableFiles, "sync", lambda self, paths: (synced.extend(paths), sync(self, paths))[1]
+    )
+    participant = stage.participant()
+    for number in range(4):
+        work = stage.prepare(number)
+        stage.decide(work, batch=number)
+        write_deltalake(stage.table, pa.table({"key": ["k"], "value": [9]}), mode="append")
+        participant.commit([work])
+    told = Counter(synced)
+    commits = [f"_delta_log/{version:020d}.json" for version in range(1, 9)]
+    assert all(told[each] in {1, 2} for each in commits), "the last one again, with what is new"
+
+
+NAMED = "delta.columnMapping.physicalName"
+MAPPED = {NAMED: "col-"}
+
+
+def declare(
+    stage: Stage, feature: str, configuration: dict[str, str], column: dict[str, Any]
+) -> None:
+    """Another writer has switched a feature on."""
+    reads = feature in {"columnMapping", "deletionVectors", "typeWidening"}
+    protocol = {"minReaderVersion": 3 if reads else 1, "minWriterVersion": 7}
+    named = {"readerFeatures": [feature] if reads else None, "writerFeatures": [feature]}
+    table = DeltaTable(stage.table)
+    fields = json.loads(table.schema().to_json())
+    for number, field in enumerate(fields["fields"]):
+        both = {name: f"{each}{number}" if name == NAMED else each for name, each in column.items()}
+        field["metadata"] = both | ({"delta.columnMapping.id": number} if NAMED in column else {})
+    metadata = {
+        "id": str(table.metadata().id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(fields),
+        "partitionColumns": [],
+        "configuration": configuration,
+    }
+    said = protocol | {name: each for name, each in named.items() if each}
+    log = stage.table / "_delta_log" / f"{table.version() + 1:020d}.json"
+    log.write_text("\n".join(map(json.dumps, [{"protocol": said}, {"metaData": metadata}])))
+
+
+@pytest.mark.parametrize(
+    ("feature", "configuration", "column", "why"),
+    [
+        ("columnMapping", {"delta.columnMapping.mode": "name"}, MAPPED, "mode = name"),
+        ("columnMapping", {"delta.columnMapping.mode": "id"}, MAPPED, "mode = id"),
+        ("generatedColumns", {}, {"delta.generationExpression": "1"}, "compute or check"),
+        ("identityColumns", {}, {"delta.identity.start": 1}, "compute or check"),
+        ("inCommitTimestamp", {"delta.enableInCommitTimestamps": "true"}, {}, "cannot write"),
+        ("checkConstraints", {"delta.constraints.c": "value > 0"}, {}, "constraints"),
+        ("typeWidening", {"delta.enableTypeWidening": "true"}, {}, "cannot write"),
+    ],
+)
+def test_a_feature_that_only_its_writers_keep_is_refused_by_name_before_the_promise(
+    stage: Stage, feature: str, configuration: dict[str, str], column: dict[str, Any], why: str
+):
+    """Readers would take rows for others, or find a commit without what each commit must have."""
+    participant, work = stage.participant(), stage.prepare(1)
+    declare(stage, feature, configuration, column)
+    for asked in (stage.participant, lambda: participant.require_decidable([work])):
+        with pytest.raises(ConfigurationError, match=why):
+            asked()
+
+
+def test_rows_are_appended_to_a_table_with_deletion_vectors(stage: Stage):
+    declare(stage, "deletionVectors", {"delta.enableDeletionVectors": "true"}, {})
+    work = stage.prepare(1)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    (added,) = [
+        json.loads(line)["add"]
+        for line in (stage.table / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
+        if line.startswith('{"add"')
+    ]
+    assert added.get("deletionVector") is None
+    assert DeltaTable(stage.table).file_uris() == [str(stage.table / added["path"])]

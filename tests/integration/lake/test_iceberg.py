@@ -16,6 +16,7 @@ from airflow_eos.core.checkpoint import PipelineIdentity, claim
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.kinds.iceberg import participant as iceberg
 from airflow_eos.kinds.iceberg.participant import connect, misfit
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from airflow_eos.kinds.lake.participant import LostRaceError
@@ -279,3 +280,27 @@ def test_zones_and_wide_offsets_make_no_other_type():
     theirs = pa.schema([("at", pa.timestamp("us", "UTC")), ("l", pa.large_list(pa.large_string()))])
     assert misfit(ours, theirs) is None
     assert misfit(pa.schema([("at", pa.timestamp("us"))]), theirs) is not None
+
+
+def test_each_manifest_is_made_durable_once_also_those_of_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """It was done for all of them, in each batch."""
+    synced: list[str] = []
+    sync = iceberg.sync
+    monkeypatch.setattr(iceberg, "sync", lambda path: (synced.append(str(path)), sync(path)))
+    participant = stage.participant()
+    for number in range(3):
+        writer = stage.sink.opened(9, 0, transactional=False)
+        writer.write(batch(100 + number))
+        writer.prepare("0" * 32)
+        work = stage.prepare(number)
+        stage.decide(work, batch=number)
+        assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
+    with closing(KIND.catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        manifests = [each.manifest_path for each in snapshot.manifests(table.io)]
+    assert len(manifests) == 6
+    assert all(synced.count(each.removeprefix("file://")) == 1 for each in manifests)

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.kinds.lake.upsert import LakeUpsert
 from airflow_eos.local.broker import HOST
-from tests.integration.lake.kinds import IcebergByRest, by_rest
-from tests.integration.lake.stage import Stage, batch
+from tests.integration.lake.kinds import IcebergByRest, IcebergUpsertByRest, by_rest
+from tests.integration.lake.stage import SCHEMA, Stage, batch
 from tests.support.kinds.lake_by_hand import S3
 from tests.support.pipelines import owner_at
 from tests.support.servers.iceberg import EmbeddedIcebergRest
@@ -70,20 +72,45 @@ def test_a_file_at_once_whose_commit_is_told_as_refused_is_there_once(
     assert stage.values() == {1: 1}
 
 
+class UpsertByProxy(IcebergUpsertByRest):
+    def __init__(self, proxy: UnsureProxy) -> None:
+        self.proxy = proxy
+
+    def sink(self, folder: Path) -> IcebergSink:
+        return replace(ByProxy(self.proxy).sink(folder), upsert=LakeUpsert(["key"]))
+
+
 @pytest.mark.proof
+@pytest.mark.parametrize("kind", [ByProxy, UpsertByProxy])
 def test_of_300_commits_with_faults_none_is_there_twice_and_none_is_stuck(
-    stage: Stage, proxy: UnsureProxy
+    kind: Any, proxy: UnsureProxy, bucket: EmbeddedS3, catalog: EmbeddedIcebergRest, tmp_path: Path
 ):
-    choice = random.Random(51)
+    """A key comes again in each tenth batch; a driver lives for 20, the keys of a bucket for 75."""
+    stage, choice = Stage(kind(proxy), tmp_path).made(), random.Random(51)
+    sink = stage.sink
     for number in range(300):
-        work = stage.prepare(number)
+        if number % 20 == 0:
+            participant = stage.participant()
+        if number % 75 == 60:
+            vended_anew(bucket, catalog)
+        work = prepared(sink, rows_of(f"k{number % 10}", number))
+        participant.require_decidable([work])
         stage.decide(work, batch=number)
         proxy.faults.extend(choice.choices(FAULTS, k=choice.randrange(3)))
-        assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+        assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
         proxy.faults.clear()
     assert set(proxy.met) == set(FAULTS)
-    assert stage.values() == dict.fromkeys(range(300), 1)
+    stay = range(300) if kind is ByProxy else range(290, 300)
+    assert stage.values() == dict.fromkeys(stay, 1)
     assert stage.kind.commits(stage.table) == 300
+
+
+def vended_anew(bucket: EmbeddedS3, catalog: EmbeddedIcebergRest) -> None:
+    bucket.change_keys()
+    told = json.loads(os.environ[S3]) | {"options": bucket.storage_options}
+    os.environ[S3] = json.dumps(told)
+    catalog.kill()
+    catalog.start()
 
 
 def test_keys_that_a_catalog_vends_anew_are_taken_by_tasks_and_by_commits(
@@ -91,12 +118,8 @@ def test_keys_that_a_catalog_vends_anew_are_taken_by_tasks_and_by_commits(
 ):
     """As where they live for an hour: a query is planned once, and runs for days."""
     sink, participant = stage.sink, stage.participant()
-    bucket.change_keys()
-    told = json.loads(os.environ[S3]) | {"options": bucket.storage_options}
-    os.environ[S3] = json.dumps(told)
-    catalog.kill()
-    catalog.start()
-    works = [prepared(sink, value) for value in (1, 2)]
+    vended_anew(bucket, catalog)
+    works = [prepared(sink, batch(value), task=value) for value in (1, 2)]
     assert participant.abort([works[1].identity]) == {works[1].identity: True}
     decision = stage.decide(works[0])
     participant.note(decision, owner_at("/a"))
@@ -145,9 +168,13 @@ def parted(stage: Stage, how: str) -> None:
             spec.add_field("value", how)
 
 
-def prepared(sink: IcebergSink, value: int) -> PreparedWork:
-    writer = sink.opened(value, 0)
-    writer.write(batch(value))
+def rows_of(key: str, value: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"key": [key], "value": [value]}, schema=SCHEMA)
+
+
+def prepared(sink: IcebergSink, rows: pa.RecordBatch, task: int = 0) -> PreparedWork:
+    writer = sink.opened(task, 0)
+    writer.write(rows)
     work = writer.prepare("0" * 32)
     assert work is not None
     return work

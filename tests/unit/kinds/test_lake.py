@@ -22,8 +22,10 @@ from airflow_eos.kinds.delta.columns import DeltaPartitions
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.files.sink import FileSink
 from airflow_eos.kinds.files.storage import StagedFolder
+from airflow_eos.kinds.iceberg.evolution import staged
 from airflow_eos.kinds.iceberg.participant import reach_of, store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.kinds.lake.files import table_files
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
 METADATA = new_table_metadata(
@@ -151,3 +153,21 @@ def test_a_table_is_reached_by_the_keys_of_its_own_store(location: str, found: d
     }
     table: Any = SimpleNamespace(io=SimpleNamespace(properties=given), location=lambda: location)
     assert reach_of(table) == found
+
+
+def test_a_change_of_a_table_is_copied_once_and_shows_what_was_staged_since():
+    """pyiceberg copies all of the metadata at each look: twenty times in a batch."""
+    change = staged(METADATA)
+    assert change.table_metadata is change.table_metadata
+    with change.update_schema() as columns:
+        columns.add_column("later", LongType())
+    assert change.table_metadata.schema().column_names == ["id", "later"]
+    assert METADATA.schema().column_names == ["id"]
+
+
+def test_connections_to_a_store_are_made_once():
+    """It took a batch 8 ms each time, of a task, of a look and of a commit."""
+    near, far = ({"aws_region": each, "aws_endpoint": "http://127.0.0.1:1"} for each in "ab")
+    at = "s3://bucket/table"
+    assert table_files(at, near) is table_files(at, dict(near))
+    assert table_files(at, near) is not table_files(at, far), "a catalog has vended other keys"
