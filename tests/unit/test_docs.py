@@ -168,7 +168,7 @@ def test_a_remedy_does_something(kind):
 @pytest.mark.parametrize("action", Action, ids=lambda action: action.name)
 def test_every_state_of_a_plan_has_its_line_and_its_remedy(action):
     assert action.name in ROWS
-    plans = [make_plan(found) for found, _, _ in TABLE.values()]
+    plans = [make_plan(found) for found, *_ in TABLE.values()]
     steps = [step for plan in plans for step in plan.steps if step.action is action]
     assert steps
     for step in steps:
@@ -180,7 +180,7 @@ def test_every_state_of_a_plan_has_its_line_and_its_remedy(action):
 
 
 def test_a_plan_says_each_remedy_once_and_in_json():
-    found, _, _ = TABLE["only named ones are open: nothing is sealed"]
+    found, *_ = TABLE["only named ones are open: nothing is sealed"]
     plan = make_plan(found)
     assert plan.said == ("Run `airflow-eos recover /checkpoint`, then start the app again.",)
     assert plan.to_json().count(b'"remedies"') == 1 + len(plan.steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ import pytest
 from airflow_eos.core import participants
 from tests.cluster.__main__ import page as page_of_clusters
 from tests.long.__main__ import page as page_of_long
-from tests.proof.__main__ import BESIDE, SUITE
 from tests.proof.table import beside, cases, page
 from tests.support.kinds import KINDS
-from tests.support.written import ROOT
 
 
 def ran(file: str, name: str, ill: str = "") -> str:
@@ -63,20 +60,6 @@ def test_of_what_takes_long_a_room_is_a_line_and_what_failed_is_named(tmp_path: 
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):
     assert cases(tmp_path / "none.xml") == beside(tmp_path / "none.xml") == []
-
-
-def test_no_file_that_make_test_leaves_to_make_proof_is_left_out_of_it():
-    files = (
-        file
-        for folder in ("chaos", "integration")
-        for file in (ROOT / "tests" / folder).rglob("test_*.py")
-    )
-    marked = {
-        str(file.relative_to(ROOT))
-        for file in files
-        if re.search(r"pytest\.mark\.proof", file.read_text())
-    }
-    assert marked == set(BESIDE), f"beside {SUITE}, whose cases are marked by cases.py"
 
 
 # A consumer group takes no rows; tests/integration/offsets kills it at each place.

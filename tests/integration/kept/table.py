@@ -52,6 +52,15 @@ def seen(base: Any) -> dict[str, int | None]:
     return dict(list(base.execute("SELECT id, value FROM totals WHERE NOT gone ORDER BY id")))
 
 
+def claimed(spec: Any) -> Any:
+    """A connection of a checkpoint ``/c``, which owns the target."""
+    target = spec.open(timeout_s=30)
+    target.check()
+    target.ensure_instance_id()
+    target.claim("/c", "c")
+    return target
+
+
 def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store, base):
     work = prepare(store, 0, a=1, b=2)
     assert seen(base) == {}

@@ -22,22 +22,8 @@ from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.sink import UpsertSink
 from airflow_eos.kinds.upsert.target import RowSchema
-from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
-    Again,
-    prepare,
-    seen,
-    test_a_database_that_lost_its_data_is_never_taken_for_the_same,
-    test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back,
-    test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task,
-    test_a_late_driver_never_puts_an_older_value_over_a_newer_one,
-    test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch,
-    test_nothing_is_written_before_the_commit_and_all_of_it_after,
-    test_repeating_a_commit_that_was_cut_short_is_harmless,
-    test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence,
-    test_tasks_of_the_same_keys_in_any_order_are_all_tried,
-    test_two_committers_at_once_end_with_the_same_rows,
-    test_what_the_commit_would_refuse_for_its_owner_is_refused_before_it_is_decided,
-)
+from tests.integration.kept.table import *  # noqa: F403 - the tests of every database
+from tests.integration.kept.table import Again, claimed, prepare, seen
 from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server
 from tests.support.pipelines import owner_at
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -46,6 +32,7 @@ pytest.importorskip("pymysql")
 
 KEY = f"id varchar(40) COLLATE {EXACT_COLLATION} PRIMARY KEY"
 PREFIX = f"id varchar(40) COLLATE {EXACT_COLLATION}, PRIMARY KEY (id(3))"  # of 'abcd' and 'abce'
+OF_A_KEY = f"CREATE TABLE t ({KEY}, value bigint, eos_version text"
 TOTALS = f"CREATE TABLE totals ({KEY}, value bigint, gone boolean, eos_version varchar(64))"
 
 
@@ -112,9 +99,7 @@ def test_every_type_comes_as_it_was(upsert, server, base):
     rows = pa.table([[value] for value in row], names=["id", "part", *"abcdefgn"])
     nothing = [8, "x", *([None] * 8)]
     rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
-    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(MySqlUpsert(server.url, "t"))
     target.apply(rows, RowSchema(("id", "part")), "c", "0")
     found = [list(each[:-1]) for each in base.execute("SELECT * FROM t ORDER BY id")]
     row[7] = at.replace(tzinfo=None)
@@ -181,23 +166,11 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
         ),
         (f"CREATE TABLE t ({KEY}, value int, eos_version text)", "value as int"),
         (f"CREATE TABLE t ({KEY}, value bigint NOT NULL, eos_version text)", "value NOT NULL"),
+        (f"{OF_A_KEY}, x int NOT NULL)", "needs a value for x"),
+        (f"{OF_A_KEY}, CONSTRAINT c CHECK (value<9))", "constraint c,"),
+        (f"{OF_A_KEY}, w int AS (9/value) STORED)", "fills w itself"),
         (
-            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, x int NOT NULL)",
-            "needs a value for x",
-        ),
-        (
-            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, CONSTRAINT c CHECK (value<9))",
-            "constraint c,",
-        ),
-        (
-            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, w int AS (9/value) STORED)",
-            "fills w itself",
-        ),
-        (
-            (
-                f"CREATE TABLE t ({KEY}, value bigint, eos_version text) PARTITION BY RANGE "
-                "COLUMNS (id) (PARTITION p VALUES LESS THAN ('b'))"
-            ),
+            f"{OF_A_KEY}) PARTITION BY RANGE COLUMNS (id) (PARTITION p VALUES LESS THAN ('b'))",
             "partitioned by RANGE COLUMNS",
         ),
         ("SELECT 1", "There is no table 't'"),
@@ -344,9 +317,7 @@ def test_the_first_and_the_last_time_arrive_as_they_are(
 ):
     held = "date" if kind == pa.date32() else "datetime(6)"
     base.execute(f"CREATE TABLE t ({KEY}, at {held}, eos_version varchar(64))")
-    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(MySqlUpsert(server.url, "t"))
     target.apply(pa.table(times(kind, first, last)), RowSchema(("id",)), "c", "0")
     target.close()
     assert [str(at)[:19] for (at,) in base.execute("SELECT at FROM t ORDER BY at")] == (

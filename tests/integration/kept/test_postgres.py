@@ -33,22 +33,8 @@ from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, mad
 from airflow_eos.kinds.upsert.postgres import PostgresTable, PostgresTarget, PostgresUpsert
 from airflow_eos.kinds.upsert.target import RowSchema
 from tests.integration.kept.keeping import keep
-from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
-    Again,
-    prepare,
-    seen,
-    test_a_database_that_lost_its_data_is_never_taken_for_the_same,
-    test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back,
-    test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task,
-    test_a_late_driver_never_puts_an_older_value_over_a_newer_one,
-    test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch,
-    test_nothing_is_written_before_the_commit_and_all_of_it_after,
-    test_repeating_a_commit_that_was_cut_short_is_harmless,
-    test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence,
-    test_tasks_of_the_same_keys_in_any_order_are_all_tried,
-    test_two_committers_at_once_end_with_the_same_rows,
-    test_what_the_commit_would_refuse_for_its_owner_is_refused_before_it_is_decided,
-)
+from tests.integration.kept.table import *  # noqa: F403 - the tests of every database
+from tests.integration.kept.table import Again, claimed, prepare, seen
 from tests.support.pipeline import wait_until
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.postgres import EmbeddedPostgres
@@ -67,7 +53,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def base(server: EmbeddedPostgres) -> Iterator[Any]:
     with psycopg.connect(server.dsn, autocommit=True) as base:
-        base.execute("DROP TABLE IF EXISTS totals, airflow_eos_upserts")
+        base.execute("DROP TABLE IF EXISTS totals, airflow_eos_upserts, t")
         base.execute(TOTALS)
         yield base
 
@@ -101,9 +87,7 @@ def test_every_type_comes_as_it_was(upsert, store, base):
     rows = pa.table([[value] for value in row], names=names)
     nothing = [8, "x", *([None] * 8)]
     rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
-    target = PostgresUpsert(upsert._target._session._dsn, "public.kinds").open(timeout_s=30)
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(upsert._target._session._dsn, "public.kinds"))
     assert target.apply(rows, RowSchema(("id", "part %")), "c", "0") == 0
     found = base.execute("SELECT * FROM kinds ORDER BY id").fetchall()
     assert [list(each[:-1]) for each in found] == [row, nothing]
@@ -138,15 +122,13 @@ def test_recovery_reaches_it_by_its_name_and_a_dsn(upsert, store, server, base):
     assert connect(member, parts, store=store, timeout_s=30).members == upsert.members
 
 
-GENERATED = (
-    "CREATE TABLE t (id text PRIMARY KEY, eos_version text, "
-    "value bigint GENERATED ALWAYS AS (1) STORED)"
-)
+OF_A_KEY = "CREATE TABLE t (id text PRIMARY KEY, eos_version text, value"
 FITS = "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text)"
 DROPS = (
     "CREATE OR REPLACE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS "
     "'BEGIN RETURN NULL; END'"
 )
+DROPPING = DROPS + "; CREATE TRIGGER drops BEFORE {} ON t FOR EACH ROW EXECUTE FUNCTION drops()"
 COLLATION = (
     "CREATE COLLATION IF NOT EXISTS blind "
     "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
@@ -158,65 +140,29 @@ COLLATION = (
     [
         ("CREATE TABLE t (id text PRIMARY KEY, value bigint)", "no column eos_version"),
         ("CREATE TABLE t (id text, value bigint, eos_version text)", "unique index of just id"),
-        (
-            "CREATE TABLE t (id text PRIMARY KEY, value bigint UNIQUE, eos_version text)",
-            "another unique index",
-        ),
+        (f"{OF_A_KEY} bigint UNIQUE)", "another unique index"),
         (f"{FITS}; CREATE UNIQUE INDEX ON t (lower(id))", "another unique index"),
         (f"{FITS}; CREATE UNIQUE INDEX ON t (value) WHERE value > 0", "another unique index"),
         (f"{FITS}; ALTER TABLE t ADD UNIQUE (value) DEFERRABLE", "another unique index"),
-        (
-            "CREATE TABLE t (id text PRIMARY KEY, value int, eos_version text)",
-            "value as integer, which does not hold every bigint",
-        ),
+        (f"{OF_A_KEY} int)", "value as integer, which does not hold every bigint"),
         (
             "CREATE TABLE t (id varchar(3) PRIMARY KEY, value bigint, eos_version text)",
             r"id as character varying\(3\)",
         ),
+        (f"{OF_A_KEY} bigint NOT NULL)", "value NOT NULL"),
+        (f"{OF_A_KEY} bigint CHECK (value>0))", "constraint t_value_check"),
+        (f"{OF_A_KEY} bigint, x int NOT NULL)", "needs a value for x"),
+        (f"{OF_A_KEY} bigint GENERATED ALWAYS AS (1) STORED)", "generates value"),
+        (FITS.replace("TABLE", "UNLOGGED TABLE"), r"is UNLOGGED or temporary \(t\)"),
         (
-            "CREATE TABLE t (id text PRIMARY KEY, value bigint NOT NULL, eos_version text)",
-            "value NOT NULL",
-        ),
-        (
-            "CREATE TABLE t (id text PRIMARY KEY, value bigint CHECK (value>0), eos_version text)",
-            "constraint t_value_check",
-        ),
-        (
-            "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text, x int NOT NULL)",
-            "needs a value for x",
-        ),
-        (GENERATED, "generates value"),
-        (
-            "CREATE UNLOGGED TABLE t (id text PRIMARY KEY, value bigint, eos_version text)",
-            r"is UNLOGGED or temporary \(t\)",
-        ),
-        (
-            (
-                "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text) PARTITION BY "
-                "LIST (id); CREATE UNLOGGED TABLE part PARTITION OF t DEFAULT"
-            ),
+            f"{FITS} PARTITION BY LIST (id); CREATE UNLOGGED TABLE part PARTITION OF t DEFAULT",
             r"is UNLOGGED or temporary \(part\)",
         ),
-        (
-            (
-                f"{FITS}; {DROPS}; CREATE TRIGGER drops BEFORE INSERT ON t FOR EACH ROW "
-                "EXECUTE FUNCTION drops()"
-            ),
-            "has the trigger drops",
-        ),
-        (
-            (
-                f"{FITS}; {DROPS}; CREATE TRIGGER drops BEFORE UPDATE ON t FOR EACH ROW "
-                "EXECUTE FUNCTION drops()"
-            ),
-            "has the trigger drops",
-        ),
+        (f"{FITS}; {DROPPING.format('INSERT')}", "has the trigger drops"),
+        (f"{FITS}; {DROPPING.format('UPDATE')}", "has the trigger drops"),
         (f"{FITS}; CREATE RULE nothing AS ON INSERT TO t DO INSTEAD NOTHING", "the rule nothing"),
         (
-            (
-                f"{COLLATION}; CREATE TABLE t (id text COLLATE blind PRIMARY KEY, value bigint, "
-                "eos_version text)"
-            ),
+            f"{COLLATION}; {FITS.replace('text PRIMARY', 'text COLLATE blind PRIMARY')}",
             "the key id in a nondeterministic collation",
         ),
         (
@@ -231,15 +177,9 @@ COLLATION = (
             "generates w by an expression",
         ),
         (f"{FITS}; ALTER TABLE t ADD nr serial", "numbers its rows by nr"),
+        (f"{OF_A_KEY} bigint, nr int GENERATED BY DEFAULT AS IDENTITY)", "numbers its rows by nr"),
         (
-            f"{FITS}; ALTER TABLE t ADD nr int GENERATED BY DEFAULT AS IDENTITY",
-            "numbers its rows by nr",
-        ),
-        (
-            (
-                "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text) PARTITION BY "
-                "LIST (id); CREATE TABLE part PARTITION OF t FOR VALUES IN ('a')"
-            ),
+            f"{FITS} PARTITION BY LIST (id); CREATE TABLE part PARTITION OF t FOR VALUES IN ('a')",
             "table t without a DEFAULT partition",
         ),
         (
@@ -255,7 +195,6 @@ COLLATION = (
 def test_a_table_that_could_refuse_a_decided_row_is_refused_before_the_first(
     server, base, table, said
 ):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(table)
     with pytest.raises(ConfigurationError, match=said):
         PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
@@ -281,7 +220,6 @@ def test_one_table_has_one_owner_by_whatever_name_it_is_called(upsert, server, s
 
 
 def test_an_index_that_could_refuse_no_row_that_the_key_takes_is_let_be(server, base):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(
         f"{FITS}; CREATE UNIQUE INDEX ON t (id) WHERE value > 0; CREATE INDEX ON t (value);"
         "ALTER TABLE t ADD nr bigserial; CREATE INDEX ON t USING brin (value)"
@@ -292,7 +230,6 @@ def test_an_index_that_could_refuse_no_row_that_the_key_takes_is_let_be(server, 
 @pytest.mark.parametrize("when", ["ALWAYS", "BY DEFAULT"])
 def test_a_number_that_the_table_gives_each_row_needs_no_value_of_ours(server, base, when):
     """The same as a bigserial; it was refused, since its NOT NULL has no default beside it."""
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; ALTER TABLE t ADD nr bigint GENERATED {when} AS IDENTITY")
     target = PostgresUpsert(server.dsn, "t")
     target.refuse({"id": "string", "value": "bigint"}, ("id",), None)
@@ -302,7 +239,6 @@ def test_a_number_that_the_table_gives_each_row_needs_no_value_of_ours(server, b
 
 def test_a_key_of_included_columns_is_none_before_the_first_row(server, base):
     """``ON CONFLICT`` knows it not, and the decided rows would wait for ever."""
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute("CREATE TABLE t (id text, v text, eos_version text, UNIQUE (id) INCLUDE (v))")
     with pytest.raises(ConfigurationError, match="no primary key or unique index of just id, v"):
         PostgresUpsert(server.dsn, "t").refuse({"id": "string", "v": "string"}, ("id", "v"), None)
@@ -310,12 +246,8 @@ def test_a_key_of_included_columns_is_none_before_the_first_row(server, base):
 
 def test_numbers_that_sql_takes_for_one_key_are_one_row(server, base):
     """Two of them in one statement would be refused, once they are decided, and for ever."""
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute("CREATE TABLE t (id double precision PRIMARY KEY, v text, eos_version text)")
-    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
-    target.check()
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(server.dsn, "t"))
     other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
     rows = pa.table({"id": [0.0, -0.0, math.nan, other_nan, 1.0], "v": ["a", "b", "c", "d", "e"]})
     assert target.apply(rows, RowSchema(("id",)), "c", "0") == 0
@@ -328,12 +260,8 @@ def test_numbers_that_sql_takes_for_one_key_are_one_row(server, base):
 
 
 def test_a_float_is_the_same_number_in_a_wider_column(server, base):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute("CREATE TABLE t (id int PRIMARY KEY, r real, d float8, eos_version text)")
-    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
-    target.check()
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(server.dsn, "t"))
     tenth = pa.array([0.1], pa.float32())
     target.apply(pa.table({"id": [1], "r": tenth, "d": tenth}), RowSchema(("id",)), "c", "0")
     assert base.execute("SELECT d = 0.1::real::float8, r = 0.1::real FROM t").fetchall() == [
@@ -356,10 +284,7 @@ def windows(server: EmbeddedPostgres, base: Any) -> Iterator[str]:
 
 def test_a_text_comes_as_it_was_whatever_the_encoding_of_the_session_is(windows: str):
     """COPY reads what is sent as text of that one, and é would be two letters, in silence."""
-    target = PostgresUpsert(windows, "t").open(timeout_s=30)
-    target.check()
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(windows, "t"))
     target.apply(pa.table({"id": [1], "v": ["é"]}), RowSchema(("id",)), "c", "0")
     target.close()
     with psycopg.connect(windows, client_encoding="utf8") as connection:
@@ -401,7 +326,6 @@ def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
 
 
 def test_a_table_that_fits_is_taken(server, base):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(
         "CREATE TABLE t (id text PRIMARY KEY, value numeric(12,4), gone boolean NOT NULL, "
         "eos_version text, seen timestamptz NOT NULL DEFAULT now())"
@@ -451,11 +375,8 @@ def test_a_time_beyond_the_years_of_sql_is_refused_before_it_is_decided(
         with pytest.raises(DeliveryError, match="column at is before the year 1 or after 9999"):
             PostgresUpsert("", "t").refuse_rows(times(first, beyond), ("id",))
     PostgresUpsert("", "t").refuse_rows(times(first, last), ("id",))
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"CREATE TABLE t (id text PRIMARY KEY, at {column}, eos_version text)")
-    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(server.dsn, "t"))
     target.apply(pa.table(times(first, last)), RowSchema(("id",)), "c", "0")
     target.close()
     in_utc = "at AT TIME ZONE 'UTC'" if column == "timestamptz" else "at"
@@ -475,7 +396,6 @@ def test_a_key_too_long_for_an_index_is_refused_before_it_is_decided(base):
 
 def test_a_value_too_long_for_any_index_of_the_table_is_refused_before_it_is_decided(server, base):
     """'index row size exceeds btree maximum 2704' came after the decision, at every start again."""
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; ALTER TABLE t ADD v text; CREATE INDEX ON t (value, v)")
     told = PostgresUpsert(server.dsn, "t").with_limits()
     rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": [1], "v": ["x" * 2601]})
@@ -487,7 +407,6 @@ def test_a_value_too_long_for_any_index_of_the_table_is_refused_before_it_is_dec
 def test_a_new_epoch_is_above_all_that_stand_whatever_a_clock_says(server, base):
     """Our row was removed, and a clock that was ahead had made the epoch before: once, all that
     came later was taken for older, and left out in silence."""
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(FITS)
     ahead = f"{9_999_999_999_999:016d}"
     base.execute(f"INSERT INTO t VALUES ('a', 1, '{ahead}{0:029d}'), ('b', 1, 'no version')")
@@ -509,7 +428,6 @@ def test_a_new_epoch_is_above_all_that_stand_whatever_a_clock_says(server, base)
 
 
 def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; DROP ROLE IF EXISTS app; CREATE ROLE app LOGIN SUPERUSER PASSWORD 'x'")
     base.execute(f"{DROPS.replace('RETURN NULL', 'PERFORM pg_sleep(0.3); RETURN NEW')}")
     for name, value in (
@@ -519,10 +437,7 @@ def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
         ("idle_in_transaction_session_timeout", "50ms"),
     ):
         base.execute(f"ALTER ROLE app SET {name} = '{value}'")
-    target = PostgresUpsert(f"{server.dsn} user=app password=x", "t").open(timeout_s=30)
-    target.check()
-    target.ensure_instance_id()
-    target.claim("/c", "c")
+    target = claimed(PostgresUpsert(f"{server.dsn} user=app password=x", "t"))
     base.execute("CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION drops()")
     rows = pa.table({"id": ["a", "b"], "value": pa.array([1, 2], pa.int64())})
     target.apply(rows, RowSchema(("id",)), "c", "0" * 29)
@@ -667,7 +582,6 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
 def test_a_table_that_fits_is_taken_also_where_it_deletes_by_a_trigger_or_has_one_switched_off(
     server, base
 ):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; {DROPS}")
     base.execute("CREATE TRIGGER gone AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION drops()")
     base.execute("CREATE TRIGGER off BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION drops()")
@@ -678,7 +592,6 @@ def test_a_table_that_fits_is_taken_also_where_it_deletes_by_a_trigger_or_has_on
 def test_row_level_security_that_could_refuse_a_decided_row_is_refused_before_the_first(
     server, base
 ):
-    base.execute("DROP TABLE IF EXISTS t")
     base.execute(f"{FITS}; ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     base.execute("DROP ROLE IF EXISTS clerk")
     base.execute("CREATE ROLE clerk LOGIN PASSWORD 'clerk'")

@@ -118,6 +118,18 @@ class Stage:
         assert DecisionLog(self.store).record(decision)
         return decision
 
+    def promised(self, *values: int) -> PreparedWork:
+        """What a batch has prepared and decided."""
+        work = self.prepare(*values)
+        self.decide(work)
+        return work
+
+    def delivered(self, *values: int, batch: int = 0) -> PreparedWork:
+        work = self.prepare(*values)
+        self.decide(work, batch=batch)
+        self.participant().commit([work])
+        return work
+
     def values(self) -> Counter[int]:
         return Counter(self.kind.rows(self.table)["value"].to_pylist())
 

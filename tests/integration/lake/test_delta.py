@@ -50,8 +50,7 @@ def stage(tmp_path: Path) -> Stage:
     ],
 )
 def test_a_table_that_is_not_plain_any_more_is_refused_and_nothing_dropped(stage, change, why):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     running = stage.participant()
     change(DeltaTable(stage.table))
     for asked in (stage.participant, lambda: running.commit([work])):
@@ -76,8 +75,7 @@ def asking(stage: Stage, *features: str, writer: int = 7) -> None:
 )
 def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(stage, feature):
     """It can be opened and read: only the commit of what was decided failed, for ever."""
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     running = stage.participant()
     given = {"writer": feature} if feature == 6 else {}
     asking(stage, *([] if given else [feature]), **given)
@@ -89,14 +87,12 @@ def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(s
 
 def test_a_table_whose_features_the_library_can_write_is_taken(stage):
     asking(stage, "appendOnly", "invariants", "changeDataFeed")
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
 def test_a_table_whose_columns_were_changed_asks_a_person_and_nothing_is_dropped(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     other = pa.table({"key": [1]})
     write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(ConfigurationError, match=r"was changed since .* no column value"):
@@ -130,9 +126,7 @@ def test_the_witness_outlives_compaction_checkpoints_and_the_log(stage: Stage):
 
 def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
     for batch in range(3):
-        work = stage.prepare(batch)
-        stage.decide(work, batch=batch)
-        stage.participant().commit([work])
+        stage.delivered(batch, batch=batch)
     table = DeltaTable(stage.table)
     table.create_checkpoint()
     (checkpoint,) = (stage.table / "_delta_log").glob("*.checkpoint.parquet")
@@ -141,8 +135,7 @@ def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
 
 
 def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     stage.participant().claim(owner_at("/a"))
     table = DeltaTable(stage.table)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
@@ -156,8 +149,7 @@ def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: S
 
 
 def test_a_file_that_goes_while_it_is_committed_is_not_passed_over(stage: Stage, monkeypatch):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     view = type(participant._table.look())
     append = view.append
@@ -172,8 +164,7 @@ def test_a_file_that_goes_while_it_is_committed_is_not_passed_over(stage: Stage,
 
 
 def test_a_table_made_anew_is_another_one(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     (member,) = participant.members
     shutil.rmtree(stage.table / "_delta_log")
@@ -282,9 +273,7 @@ def test_a_table_that_is_changed_while_a_query_runs_is_refused_before_the_next_p
     rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
     sink = stage.sink
     sink.columns(rows)
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    stage.delivered(1)
     sink.columns(rows)
     other = pa.table({"key": [1]})
     write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")

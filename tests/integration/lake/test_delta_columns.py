@@ -55,9 +55,7 @@ def found(stage: Stage) -> list[Mapping[str, Any]]:
 
 
 def test_a_column_that_rows_have_more_is_added_with_them(stage: Stage):
-    first = stage.prepare(1)
-    stage.decide(first)
-    stage.participant().commit([first])
+    stage.delivered(1)
     rows = spark_schema(key=StringType(), value=LongType(), later=StringType())
     assert stage.sink.columns(rows)
     work = prepared(stage, key="k2", value=2, later="x")

@@ -70,8 +70,7 @@ def test_a_commit_that_was_done_and_is_told_as_refused_is_there_once(
         return commit(catalog, *change)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", twice)
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
     assert len(told) == 1
     assert stage.values() == {1: 1}
@@ -79,9 +78,7 @@ def test_a_commit_that_was_done_and_is_told_as_refused_is_there_once(
 
 
 def test_the_witness_outlives_its_snapshot(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     expire_the_first_snapshot(stage)
     assert KIND.commits(stage.table) == 1
     assert stage.participant().outcome([work]) == {work.identity: Outcome.COMMITTED}
@@ -100,9 +97,7 @@ def unset(stage: Stage) -> str:
 
 
 def test_a_property_that_was_unset_is_told_by_its_snapshot(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     unset(stage)
     assert stage.participant().outcome([work]) == {work.identity: Outcome.COMMITTED}
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
@@ -110,9 +105,7 @@ def test_a_property_that_was_unset_is_told_by_its_snapshot(stage: Stage):
 
 
 def test_rows_that_the_table_has_are_not_added_again_where_no_witness_is_left(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     expire_the_first_snapshot(stage)
     slot = unset(stage)
     with pytest.raises(StoreError, match=rf"no property {slot} .* Set it to 1") as refused:
@@ -126,9 +119,7 @@ def test_rows_that_the_table_has_are_not_added_again_where_no_witness_is_left(st
 
 
 def test_a_witness_that_was_changed_by_hand_concludes_nothing(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     with closing(KIND.catalog(stage.table)) as catalog:
         table = catalog.load_table("db.rows")
         (slot,) = (key for key in table.properties if key.startswith("eos."))
@@ -139,8 +130,7 @@ def test_a_witness_that_was_changed_by_hand_concludes_nothing(stage: Stage):
 
 
 def test_a_table_made_anew_is_another_one(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     with closing(KIND.catalog(stage.table)) as catalog:
         catalog.drop_table("db.rows")
@@ -203,8 +193,7 @@ def test_columns_fit_by_name_and_type():
 
 def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(stage: Stage):
     """It can be read: only the commit of what was decided failed, for ever."""
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     running = stage.participant()
     with closing(KIND.catalog(stage.table)) as catalog:
         at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))

@@ -63,8 +63,7 @@ def test_rows_are_on_the_branch_alone_until_it_is_published(stage: Stage):
 
 def test_the_place_of_a_cut_is_on_the_branch(stage: Stage):
     of_main(stage, 1)
-    work = stage.prepare(2)
-    stage.decide(work)
+    work = stage.promised(2)
     participant = stage.participant()
     participant.commit([work])
     end = BatchEnd(0, "a" * 32, [work], None, lambda: None)

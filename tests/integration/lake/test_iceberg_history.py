@@ -124,8 +124,7 @@ def test_manifests_are_merged_where_no_property_says_so(stage: Stage):
 
 def test_another_writer_in_between_keeps_its_snapshot(stage: Stage):
     ids = aged(stage)
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     participant.require_decidable([work])
     with closing(KIND.catalog(stage.table)) as catalog:

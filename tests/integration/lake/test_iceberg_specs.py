@@ -127,8 +127,7 @@ def test_rows_are_found_under_the_spec_that_they_were_written_by(stage: Stage, w
 def test_a_change_between_the_look_and_the_commit_makes_no_row_twice(
     stage: Stage, changes, monkeypatch: pytest.MonkeyPatch
 ):
-    work = stage.prepare(1, 2, 3)
-    stage.decide(work)
+    work = stage.promised(1, 2, 3)
     really, met = IcebergSnapshot.append, list[int]()
 
     def changed_first(view: IcebergSnapshot, *given: Any) -> None:
@@ -157,8 +156,7 @@ def test_one_decision_of_two_specs_is_one_commit(stage: Stage):
 
 def test_a_spec_that_the_table_has_forgotten_loses_the_batch_which_is_written_again(stage: Stage):
     """As after remove_unused_specs: nobody can say any more which partition its files are of."""
-    work = stage.prepare(1, 2)
-    stage.decide(work)
+    work = stage.promised(1, 2)
     forget_all_specs(stage)
     participant = stage.participant()
     assert participant.commit([work]) == {work.identity: Outcome.ABORTED}
@@ -184,8 +182,7 @@ def forget_all_specs(stage: Stage) -> None:
 
 
 def test_a_column_of_a_former_spec_that_was_dropped_loses_the_batch(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     change(stage, by_nothing)
     with loaded(stage).update_schema(allow_incompatible_changes=True) as schema:
         schema.delete_column("key")
@@ -290,17 +287,13 @@ def test_rows_of_a_file_are_in_the_order_of_the_table(tmp_path: Path, way, nulls
 
 
 def test_a_table_without_an_order_says_so_in_its_files(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    stage.delivered(1)
     ((file, _),) = files_with_rows(loaded(stage))
     assert file.sort_order_id is None
 
 
 def test_the_second_commit_after_snapshots_expired_adds_nothing(stage: Stage):
-    work = stage.prepare(1, 2)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1, 2)
     change(stage, append, compact)
     table = loaded(stage)
     keep = table.metadata.current_snapshot_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -23,55 +22,79 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType
+from pyspark.sql.types import BooleanType, LongType, StringType
 
 from airflow_eos.core.checkpoint import Decision
-from airflow_eos.core.protocol.decision import Outcome
-from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.iceberg.merge import Overwriting
-from airflow_eos.kinds.iceberg.sink import IcebergSink
 from airflow_eos.kinds.lake.upsert import LakeUpsert
 from tests.integration.lake.kinds import KINDS, Iceberg
-from tests.integration.lake.stage import Stage, stopped
-from tests.integration.lake.test_delta_upserts import (
-    KEYS,
+from tests.integration.lake.stage import Stage
+from tests.integration.lake.test_delta_upserts import KEYS
+from tests.integration.lake.upserts import *  # noqa: F403 - the tests of both kinds
+from tests.integration.lake.upserts import (
+    COMMITTED,
+    DAYS,
     ROWS,
     SCHEMA,
-    UPSERT,
+    Upserting,
     decided,
+    delivered,
+    found,
     prepared,
-    replacing,
     settled,
     spark_schema,
+    theirs,
+    waiting,
 )
 
-COMMITTED, ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 
+class UpsertingIceberg(Upserting, Iceberg):
+    def paths(self, folder: Path) -> set[str]:
+        with closing(self.catalog(folder)) as catalog:
+            tasks = catalog.load_table("db.rows").scan().plan_files()
+            return {task.file.file_path for task in tasks}
 
-class Upserting(Iceberg):
-    def __init__(self, upsert: LakeUpsert = UPSERT, application: str = "etl", **more: Any) -> None:
-        self.upsert = upsert
-        self.more = {"application_id": application, **more}
+    def append(self, folder: Path, rows: pa.Table) -> None:
+        self.change(folder, lambda table: table.append(rows))
 
-    def sink(self, folder: Path) -> IcebergSink:
-        return replace(super().sink(folder), upsert=self.upsert, **self.more)
+    def compact(self, folder: Path) -> None:
+        self.change(folder, lambda table: table.overwrite(table.scan().to_arrow()))
+
+    def delete(self, folder: Path, condition: str) -> None:
+        self.change(folder, lambda table: table.delete(condition))
+
+    def parted(self, folder: Path, schema: pa.Schema, column: str) -> None:
+        self.create(folder, schema)
+        with (
+            closing(self.catalog(folder)) as catalog,
+            catalog.load_table("db.rows").update_spec() as spec,
+        ):
+            spec.add_identity(column)
+
+    def change(self, folder: Path, act: Callable[[Table], object]) -> object:
+        """Another program changes the table."""
+        with closing(self.catalog(folder)) as catalog:
+            return act(catalog.load_table("db.rows"))
+
+    def between(self, act: Callable[[int], object]) -> Any:
+        rewrite, seen = Overwriting.rewritten, []
+
+        def rewritten(look: Overwriting, doing: Any) -> Any:
+            seen.append(rewrite(look, doing))
+            act(len(seen))
+            return seen[-1]
+
+        return patch.object(Overwriting, "rewritten", rewritten), seen
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    return Stage(Upserting(), tmp_path).made(SCHEMA)
+    return Stage(UpsertingIceberg(), tmp_path).made(SCHEMA)
 
 
-def delivered(stage: Stage, *rows: tuple[Any, ...], batch: int, schema: pa.Schema = ROWS) -> None:
-    work = prepared(stage, *rows, schema=schema)
-    stage.decide(work, batch=batch)
-    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
-
-
-def changed(stage: Stage, change: Callable[[Table], object]) -> object:
-    """Another program changes the table."""
-    with closing(Iceberg().catalog(stage.table)) as catalog:
-        return change(catalog.load_table("db.rows"))
+def changed(stage: Any, change: Callable[[Table], object]) -> object:
+    return stage.kind.change(stage.table, change)
 
 
 def table_of(stage: Stage) -> Table:
@@ -80,208 +103,10 @@ def table_of(stage: Stage) -> Table:
     return found
 
 
-def found(stage: Stage) -> dict[int, str]:
-    rows = stage.kind.rows(stage.table)
-    ids = rows["id"].to_pylist()
-    assert len(set(ids)) == len(ids), "a row for each key"
-    return dict(zip(ids, rows["v"].to_pylist(), strict=True))
-
-
-def waiting(stage: Stage) -> list[Path]:
-    return list((stage.table / "data" / "_eos").rglob("*.parquet"))
-
-
-def appended(number: int) -> Callable[[Table], None]:
-    rows = pa.table({"id": [number], "v": ["theirs"]}, SCHEMA)
-    return lambda table: table.append(rows)
-
-
-def between(act: Callable[[int], object]) -> Any:
-    """Let something happen after each rewriting, before its commit; return what was rewritten."""
-    rewrite, seen = Overwriting.rewritten, []
-
-    def rewritten(look: Overwriting, doing: Any) -> Any:
-        seen.append(rewrite(look, doing))
-        act(len(seen))
-        return seen[-1]
-
-    return patch.object(Overwriting, "rewritten", rewritten), seen
-
-
-def test_a_row_replaces_that_of_its_key_and_deletes_take_it_away(stage: Stage):
-    delivered(stage, (1, "a"), (2, "b"), (3, "c"), batch=0)
-    delivered(stage, (2, "B"), (3, None, True), (4, "d"), (9, None, True), batch=1)
-    assert found(stage) == {1: "a", 2: "B", 4: "d"}
-    assert waiting(stage) == []
-    assert stage.noted() == set()
-    delivered(stage, (1, None, True), (2, None, True), (4, None, True), batch=2)
-    assert found(stage) == {}
-    head = table_of(stage).current_snapshot()
-    assert head is not None
-    assert head.summary is not None
-    assert head.summary.operation is Operation.OVERWRITE, "by which other writers see a conflict"
-    assert head.summary["total-records"] == "0"
-
-
-def test_within_a_batch_the_last_row_of_a_key_stays(stage: Stage):
-    first = prepared(stage, (1, "first"), (1, "later"), (2, "x", True), (2, "back"), task=2)
-    second = prepared(stage, (1, "of a higher task"), (3, "y"), (3, None, True), task=10)
-    stage.decide(second, first)
-    assert set(stage.participant().commit([first, second]).values()) == {COMMITTED}
-    assert found(stage) == {1: "of a higher task", 2: "back"}
-
-
-def test_a_commit_again_changes_nothing_twice(stage: Stage):
-    first = decided(stage, (1, "a"), batch=0)
-    assert settled(stage, first) is COMMITTED
-    delivered(stage, (1, "b"), (2, "c"), batch=1)
-    commits = stage.kind.commits(stage.table)
-    assert settled(stage, first) is Outcome.UNKNOWN, "a later batch stands"
-    assert stage.kind.commits(stage.table) == commits
-    assert found(stage) == {1: "b", 2: "c"}
-
-
-def test_waiting_rows_that_are_gone_are_a_replay_and_no_silence(stage: Stage):
-    delivered(stage, (1, "a"), batch=0)
-    lost = decided(stage, (1, "b"), batch=1)
-    waiting(stage)[0].unlink()
-    assert settled(stage, lost) is ABORTED
-    again = decided(stage, (1, "b"), batch=1, attempt=2)
-    assert settled(stage, again) is COMMITTED
-    assert found(stage) == {1: "b"}
-
-
-def _compacted(table: Table) -> None:
-    rows = table.scan().to_arrow()
-    table.overwrite(rows)
-
-
-@pytest.mark.parametrize(
-    "act",
-    [appended(7), appended(2), _compacted, lambda table: table.delete("id = 1")],
-    ids=["an append", "an append of the same key", "a compaction", "a delete"],
-)
-def test_what_another_engine_commits_in_between_is_seen(stage: Stage, act):
-    """On the snapshot that was read the commit would bring rows back, or leave a key twice."""
-    for batch in range(3):
-        delivered(stage, (1 + batch, "a"), batch=batch)
-    work = decided(stage, (2, "b"), (4, "d"), batch=3)
-    racing, seen = between(lambda tries: tries == 1 and changed(stage, act))
-    with racing:
-        assert settled(stage, work) is COMMITTED
-    assert len(seen) == 2
-    left = found(stage)
-    assert (left.pop(1, None) is None) == ("delete" in str(act.__code__.co_names))
-    assert left == {2: "b", 3: "a", 4: "d"} | ({7: "theirs"} if 7 in left else {})
-
-
-def test_a_lost_race_writes_nothing_again(stage: Stage):
-    delivered(stage, (1, "a"), (2, "b"), batch=0)
-    work = decided(stage, (1, "c"), batch=1)
-    racing, seen = between(lambda tries: tries < 3 and changed(stage, appended(100 + tries)))
-    with racing:
-        assert settled(stage, work) is COMMITTED
-    assert len(seen) == 3
-    assert [added for added, _ in seen] == [seen[0][0]] * 3, "the same files, written once"
-    assert found(stage) == {1: "c", 2: "b", 101: "theirs", 102: "theirs"}
-
-
-def test_what_a_cleaner_took_between_two_tries_is_written_again(stage: Stage):
-    delivered(stage, (1, "a"), (2, "b"), batch=0)
-    work = decided(stage, (1, "c"), batch=1)
-
-    def cleaned(tries: int) -> None:
-        if tries == 1:
-            for file in seen[0][0]:
-                (stage.table / file.path).unlink()
-            changed(stage, appended(7))
-
-    racing, seen = between(cleaned)
-    with racing:
-        assert settled(stage, work) is COMMITTED
-    assert found(stage) == {1: "c", 2: "b", 7: "theirs"}
-
-
-def test_two_processes_at_once_commit_a_decision_once(stage: Stage):
-    delivered(stage, (1, "a"), batch=0)
-    work, other = decided(stage, (1, "b"), (2, "c"), batch=1), stage.participant()
-    inner: list[Any] = []
-
-    def rival(_tries: int) -> None:
-        if not inner:
-            inner.append(None)
-            inner[0] = set(other.commit(work.works).values())
-
-    racing, _ = between(rival)
-    with racing:
-        assert settled(stage, work) is COMMITTED
-    assert inner == [{COMMITTED}]
-    assert stage.kind.commits(stage.table) == 2
-    assert found(stage) == {1: "b", 2: "c"}
-
-
-class _Second(Stage):
-    """Another pipeline into the table of ``stage``."""
-
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(Upserting(application="second"), stage.folder / "second")
-        self._at = stage.table
-        self.claimed()
-
-    @property
-    def table(self) -> Path:
-        return self._at
-
-
-def test_two_streams_that_insert_one_key_leave_one_row(stage: Stage):
-    other = _Second(stage)
-    ours = decided(stage, (1, "ours"), batch=0)
-    theirs = decided(other, (1, "theirs"), batch=0)
-    inner: list[Outcome] = []
-
-    def rival(_tries: int) -> None:
-        if not inner:
-            inner.append(COMMITTED)
-            assert settled(other, theirs) is COMMITTED
-
-    racing, _ = between(rival)
-    with racing:
-        assert settled(stage, ours) is COMMITTED
-    assert found(stage) == {1: "ours"}, "the later commit stays"
-
-
 @pytest.fixture
 def one_key(tmp_path: Path) -> Stage:
     """A table in which each batch replaces the one row."""
     return Stage(KINDS["iceberg-upsert"], tmp_path).made()
-
-
-@pytest.mark.parametrize("place", ["looked", "rewritten", "settled-some"])
-def test_who_is_killed_within_a_commit_leaves_each_key_once(one_key: Stage, place: str):
-    for batch in range(2):
-        assert settled(one_key, replacing(one_key, batch, batch=batch)) is COMMITTED
-    work = replacing(one_key, 7, batch=2)
-    one_key.killed("commit", f"{place}=kill", batch=2)
-    assert one_key.values() == ({7: 1} if place == "settled-some" else {1: 1})
-    assert settled(one_key, work) is COMMITTED
-    assert one_key.values() == {7: 1}
-    assert waiting(one_key) == []
-    assert one_key.noted() == set()
-
-
-def test_a_driver_that_slept_over_two_batches_changes_nothing_when_it_wakes(one_key: Stage):
-    assert settled(one_key, replacing(one_key, 0, batch=0)) is COMMITTED
-    work = replacing(one_key, 1, batch=1)
-    child = one_key.start("commit", failpoints="rewritten=stop", batch=1)
-    stopped(child)
-    assert settled(one_key, work) is COMMITTED
-    assert settled(one_key, replacing(one_key, 2, batch=2)) is COMMITTED
-    commits = one_key.kind.commits(one_key.table)
-    child.send_signal(signal.SIGCONT)
-    told, error = child.communicate(timeout=300)
-    assert told.split() == ["unknown"], error
-    assert one_key.kind.commits(one_key.table) == commits
-    assert one_key.values() == {2: 1}
 
 
 def parted(stage: Stage, *fields: tuple[str, str]) -> Stage:
@@ -294,35 +119,32 @@ def parted(stage: Stage, *fields: tuple[str, str]) -> Stage:
     return stage
 
 
-DAYS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("v", pa.string())])
+def test_a_batch_that_leaves_no_row_is_an_overwrite_by_which_other_writers_see_a_conflict(
+    stage: Stage,
+):
+    delivered(stage, (1, "a"), (2, "b"), batch=0)
+    delivered(stage, (1, None, True), (2, None, True), batch=1)
+    head = table_of(stage).current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary.operation is Operation.OVERWRITE
+    assert head.summary["total-records"] == "0"
 
 
-def paths(stage: Stage) -> set[str]:
-    return {task.file.file_path for task in table_of(stage).scan().plan_files()}
-
-
-def test_rows_move_between_partitions_and_only_files_with_a_key_are_written(tmp_path: Path):
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
-    stage.kind.create(stage.table, DAYS)
-    parted(stage, ("day", "identity")).claimed()
-    rows = [(1, "a/é", "x"), (2, "a/é", "x"), (3, None, "x"), (100, "c", "x")]
-    delivered(stage, *rows, batch=0, schema=DAYS)
-    before = paths(stage)
-    delivered(stage, (1, "b", "y"), (3, "b", "y"), batch=1, schema=DAYS)
-    left = before & paths(stage)
-    assert [Path(each).parent.name for each in left] == ["day=c"]
-    rows = stage.kind.rows(stage.table).sort_by("id").to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        (1, "b", "y"), (2, "a/é", "x"), (3, "b", "y"), (100, "c", "x"),
-    ]  # fmt: skip
-    for task in table_of(stage).scan().plan_files():
-        name = "null" if task.file.partition[0] is None else task.file.partition[0]
-        assert f"day={name}".replace("/", "%2F").replace("é", "%C3%A9") in task.file.file_path
+def test_a_file_written_anew_is_in_the_folder_of_its_partition(tmp_path: Path):
+    stage: Any = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path)
+    stage.kind.parted(stage.table, DAYS, "day")
+    stage.claimed()
+    delivered(stage, (1, "a/é", "x"), (2, "a/é", "x"), (3, None, "x"), batch=0, schema=DAYS)
+    delivered(stage, (1, "b", "y"), batch=1, schema=DAYS)
+    assert {Path(each).parent.name for each in stage.kind.paths(stage.table)} == {
+        "day=a%2F%C3%A9", "day=null", "day=b",
+    }  # fmt: skip
 
 
 def test_files_of_other_buckets_are_not_even_read(tmp_path: Path):
     """A key has no order there that bounds could tell."""
-    stage = Stage(Upserting(LakeUpsert(["day"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["day"])), tmp_path)
     stage.kind.create(stage.table, DAYS)
     parted(stage, ("day", "bucket[16]")).claimed()
     delivered(stage, *[(n, f"key {n}", "x") for n in range(200)], batch=0, schema=DAYS)
@@ -364,7 +186,7 @@ _VALUES: dict[str, Any] = KEYS | {
 def test_a_key_of_each_type_replaces_its_row_and_no_other(tmp_path: Path, name: str, cut: str):
     kind, values = _VALUES[name]
     schema = pa.schema([("name", kind), ("second", pa.int32()), ("v", pa.string())])
-    stage = Stage(Upserting(LakeUpsert(["name", "second"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["name", "second"])), tmp_path)
     stage.kind.create(stage.table, schema)
     if cut:
         parted(stage, ("second", "identity") if cut == "second" else ("name", cut))
@@ -380,7 +202,7 @@ def test_a_key_of_each_type_replaces_its_row_and_no_other(tmp_path: Path, name: 
 def test_rows_of_a_partition_that_is_no_number_are_replaced(tmp_path: Path):
     """The library looks for manifests of equal values, and NaN equals none."""
     schema = pa.schema([("id", pa.int64()), ("p", pa.float64()), ("v", pa.string())])
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path)
     stage.kind.create(stage.table, schema)
     parted(stage, ("p", "identity")).claimed()
     delivered(stage, (1, float("nan"), "x"), (2, -0.0, "x"), (3, None, "x"), batch=0, schema=schema)
@@ -389,7 +211,7 @@ def test_rows_of_a_partition_that_is_no_number_are_replaced(tmp_path: Path):
 
 
 def test_what_is_left_of_a_file_of_a_former_spec_goes_by_the_newest(tmp_path: Path):
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path).made(DAYS)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path).made(DAYS)
     delivered(stage, (1, "a", "x"), (2, "b", "x"), (3, "c", "x"), batch=0, schema=DAYS)
     parted(stage, ("day", "identity"))
     delivered(stage, (2, "d", "y"), batch=1, schema=DAYS)
@@ -402,7 +224,7 @@ def test_what_is_left_of_a_file_of_a_former_spec_goes_by_the_newest(tmp_path: Pa
 def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_partitions(
     tmp_path: Path,
 ):
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path).made(DAYS)
+    stage: Any = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path).made(DAYS)
     delivered(stage, (1, "a", "x"), (2, "b", "x"), batch=0, schema=DAYS)
     work = prepared(stage, (2, "d", "y"), schema=DAYS)
     stage.decide(work, batch=1)
@@ -412,7 +234,7 @@ def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_
             parted(stage, ("day", "identity"))
             changed(stage, lambda table: table.append(pa.table([[9], ["z"], ["t"]], DAYS)))
 
-    racing, seen = between(anew)
+    racing, seen = stage.kind.between(anew)
     with racing:
         assert stage.participant().commit([work]) == {work.identity: COMMITTED}
     assert len(seen) == 2
@@ -424,7 +246,7 @@ def test_a_table_that_is_partitioned_anew_during_a_commit_gets_files_of_its_new_
 
 
 def test_the_order_of_a_table_is_kept_in_what_is_written_anew(tmp_path: Path):
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path)
     stage.kind.create(stage.table, DAYS)
 
     def order(table: Table) -> None:
@@ -480,9 +302,9 @@ _POSITIONS = pa.schema(
 )
 
 
-def test_rows_that_position_deletes_took_do_not_come_back(stage: Stage):
+def test_rows_that_position_deletes_took_do_not_come_back(stage: Any):
     delivered(stage, (1, "a"), (2, "b"), (3, "c"), (4, "d"), batch=0)
-    (path,) = paths(stage)
+    (path,) = stage.kind.paths(stage.table)
     told = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
 
     def take(number: int) -> object:
@@ -494,7 +316,7 @@ def test_rows_that_position_deletes_took_do_not_come_back(stage: Stage):
     take(2)
     assert found(stage) == {1: "a", 3: "c", 4: "d"}
     work = decided(stage, (3, "C"), batch=1)
-    racing, seen = between(lambda tries: tries == 1 and take(1))
+    racing, seen = stage.kind.between(lambda tries: tries == 1 and take(1))
     with racing:
         assert settled(stage, work) is COMMITTED
     assert len(seen) == 2
@@ -512,26 +334,6 @@ def test_a_table_with_equality_deletes_is_refused_by_name(stage: Stage):
     with pytest.raises(ConfigurationError, match="equality deletes"):
         stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
     assert waiting(stage), "what was promised stays"
-
-
-def test_a_row_without_a_key_is_refused_by_its_task(stage: Stage):
-    with pytest.raises(DeliveryError, match="A row has no id"):
-        prepared(stage, (1, "a"), (None, "b"))
-
-
-@pytest.mark.parametrize(
-    ("columns", "why"),
-    [
-        ({"v": StringType(), "gone": BooleanType()}, "no column id"),
-        ({"id": DoubleType(), "v": StringType(), "gone": BooleanType()}, "floating point"),
-        ({"id": LongType(), "gone": StringType()}, "expected boolean"),
-        ({"id": LongType(), "w": StringType(), "gone": BooleanType()}, "no column w"),
-    ],
-)
-def test_rows_that_cannot_replace_others_are_refused_before_the_first(stage: Stage, columns, why):
-    with pytest.raises(ConfigurationError, match=why):
-        stage.sink.columns(spark_schema(**columns))
-    assert stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
 
 
 def test_columns_that_are_renamed_before_the_commit_keep_their_rows(stage: Stage):
@@ -564,7 +366,7 @@ def test_a_key_that_the_table_dropped_is_waited_for(stage: Stage):
 
 
 def test_new_columns_come_in_the_commit_of_their_rows(tmp_path: Path):
-    stage = Stage(Upserting(schema_evolution="add"), tmp_path).made(SCHEMA)
+    stage = Stage(UpsertingIceberg(schema_evolution="add"), tmp_path).made(SCHEMA)
     delivered(stage, (1, "a"), (2, "b"), batch=0)
     wider = pa.schema([*ROWS, ("w", pa.int32())])
     delivered(stage, (2, "B", False, 7), (3, "c", None, 8), batch=1, schema=wider)
@@ -576,7 +378,7 @@ def test_a_required_key_is_one_and_a_column_of_deletes_may_be_kept(tmp_path: Pat
     strict = pa.schema(
         [pa.field("id", pa.int64(), False), ("v", pa.string()), ("gone", pa.bool_())]
     )
-    stage = Stage(Upserting(), tmp_path).made(strict)
+    stage = Stage(UpsertingIceberg(), tmp_path).made(strict)
     assert stage.sink.columns(spark_schema(id=LongType(), v=StringType(), gone=BooleanType()))
     delivered(stage, (1, "a", False), (2, "b"), batch=0)
     delivered(stage, (1, "b", False), (2, "b", True), batch=1)
@@ -584,8 +386,8 @@ def test_a_required_key_is_one_and_a_column_of_deletes_may_be_kept(tmp_path: Pat
 
 
 def test_a_branch_gets_upserts_and_main_stays(tmp_path: Path):
-    stage = Stage(Upserting(branch="audit"), tmp_path).made(SCHEMA)
-    changed(stage, appended(1))
+    stage = Stage(UpsertingIceberg(branch="audit"), tmp_path).made(SCHEMA)
+    theirs(stage, 1)
     delivered(stage, (1, "ours"), (2, "b"), batch=0)
     assert found(stage) == {1: "theirs"}
     head = table_of(stage).snapshot_by_name("audit")
@@ -596,7 +398,7 @@ def test_a_branch_gets_upserts_and_main_stays(tmp_path: Path):
 
 def test_manifests_are_merged_and_none_is_of_removed_files_alone(tmp_path: Path):
     """Else a batch would cost more with each that was before."""
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path)
     stage.kind.create(stage.table, DAYS)
     parted(stage, ("day", "identity")).claimed()
     told = {"commit.manifest.min-count-to-merge": "4"}
@@ -611,19 +413,6 @@ def test_manifests_are_merged_and_none_is_of_removed_files_alone(tmp_path: Path)
     assert len(manifests) <= 6
     assert sum(not (each.has_added_files() or each.has_existing_files()) for each in manifests) <= 1
     assert len(stage.kind.rows(stage.table)) == 13
-
-
-def test_a_file_that_goes_while_it_is_read_is_looked_for_again_and_then_named(
-    stage: Stage, monkeypatch
-):
-    delivered(stage, (1, "a"), batch=0)
-    work = decided(stage, (1, "b"), batch=1)
-    (path,) = paths(stage)
-    Path(path.removeprefix("file://")).unlink()
-    monkeypatch.setattr("airflow_eos.kinds.lake.participant._PAUSES_S", (0.0, 0.0))
-    with pytest.raises(StoreError, match=r"in 2 tries: a file that was to be read is gone"):
-        settled(stage, work)
-    assert waiting(stage), "what was promised stays"
 
 
 def test_rows_at_once_replace_others_and_leave_nothing_that_waits(stage: Stage):
@@ -645,7 +434,7 @@ def test_a_decision_of_another_key_is_told_before_rows_are_written_otherwise(sta
 
 def test_files_of_a_partition_whose_column_was_dropped_are_refused_by_name(tmp_path: Path):
     """The library cannot write their manifests anew; files without the keys hinder nobody."""
-    stage = Stage(Upserting(LakeUpsert(["id"])), tmp_path)
+    stage = Stage(UpsertingIceberg(LakeUpsert(["id"])), tmp_path)
     stage.kind.create(stage.table, DAYS)
     parted(stage, ("day", "identity")).claimed()
     delivered(stage, (1, "a", "x"), (50, "b", "x"), batch=0, schema=DAYS)

@@ -65,9 +65,7 @@ def test_of_two_outputs_into_one_table_each_has_a_witness_of_its_own(stage: Stag
 
 
 def test_a_commit_again_changes_nothing_twice(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     commits = stage.kind.commits(stage.table)
     assert stage.participant().commit([work]) == {work.identity: COMMITTED}
     assert stage.kind.commits(stage.table) == commits
@@ -101,8 +99,7 @@ def test_works_of_two_decisions_are_told_apart(stage: Stage):
 
 def test_a_missing_file_is_no_abort_before_a_commit_has_said_so(stage: Stage):
     """Somebody may have looked at it while it was there, and be about to commit it."""
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     content = stage.file(work).read_bytes()
     stage.file(work).unlink()
     assert stage.participant().outcome([work]) == {work.identity: OPEN}
@@ -124,8 +121,7 @@ def test_another_file_of_the_same_size_is_not_what_was_promised(stage: Stage):
 
 @pytest.mark.long
 def test_a_committer_that_saw_the_file_loses_to_the_one_that_wrote_its_loss(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     sleeper = stage.start("commit", failpoints="looked=stop")
     stopped(sleeper)
     content = stage.file(work).read_bytes()
@@ -151,14 +147,11 @@ def test_two_committers_at_once_add_the_rows_once(stage: Stage):
 
 @pytest.mark.long
 def test_a_committer_that_slept_through_the_next_batch_changes_nothing(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     sleeper = stage.start("commit", failpoints="looked=stop")
     stopped(sleeper)
     stage.participant().commit([work])
-    later = stage.prepare(2)
-    stage.decide(later, batch=1)
-    stage.participant().commit([later])
+    stage.delivered(2, batch=1)
     assert answer(sleeper) == {UNKNOWN}, "it is over: the place of its witness is taken"
     assert stage.values() == {1: 1, 2: 1}
 
@@ -220,8 +213,7 @@ def test_rows_at_once_whose_reply_was_lost_are_not_added_again(
 
 
 def test_killed_after_the_commit_before_its_note_went(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     stage.killed("commit", "settled-some=kill")
     assert stage.participant().outcome([work]) == {work.identity: COMMITTED}
     assert stage.participant().commit([work]) == {work.identity: COMMITTED}
@@ -231,8 +223,7 @@ def test_killed_after_the_commit_before_its_note_went(stage: Stage):
 
 @pytest.mark.long
 def test_killed_before_the_commit(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     stage.killed("commit", "looked=kill")
     assert stage.values().total() == 0
     assert stage.participant().commit([work]) == {work.identity: COMMITTED}
@@ -307,9 +298,7 @@ def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
     assert by_hand() == []
     stage.prepare(9, task=9)
     for number in range(3):
-        work = stage.prepare(number, 10 + number)
-        stage.decide(work, batch=number)
-        stage.participant().commit([work])
+        stage.delivered(number, 10 + number, batch=number)
     assert by_hand() == sorted(stage.values().elements()) == [0, 1, 2, 10, 11, 12]
     stage.kind.clear(stage.table)
     assert by_hand() == []
@@ -317,9 +306,7 @@ def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
 
 def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     """A note that was deleted came back with a power cut."""
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
     assert stage.noted() == {work.key}
     assert stage.participant().abort([work.identity]) == {work.identity: False}
@@ -335,9 +322,7 @@ def test_an_abort_takes_nothing_from_a_version_that_can_be_read(appending: Stage
     that committed.
     """
     stage = appending
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     stage.kind.clear(stage.table)
     assert stage.values().total() == 0
     stage.store.delete([decision_path(0, 1)])
@@ -350,8 +335,7 @@ def test_an_abort_takes_nothing_from_a_version_that_can_be_read(appending: Stage
 
 
 def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     view = type(participant._table.look())
     append = view.append
@@ -366,8 +350,7 @@ def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):
 
 
 def test_where_the_table_never_takes_it_nothing_is_concluded(stage: Stage, monkeypatch):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
 
     def refused(*_given: object) -> None:
@@ -388,9 +371,7 @@ def test_work_that_no_decision_names_is_never_committed(stage: Stage):
 
 
 def test_another_pipeline_under_the_same_name_reads_none_of_its_witnesses(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work, batch=0)
-    stage.participant().commit([work])
+    work = stage.delivered(1, batch=0)
     other = _Elsewhere(stage, stage.folder / "anew")
     work = other.prepare(2)
     other.decide(work, batch=0)
@@ -417,8 +398,7 @@ class _Elsewhere(Stage):
 
 
 def test_where_the_table_is_not_there_nothing_is_concluded(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     participant = stage.participant()
     stage.table.rename(stage.folder / "unmounted")
     for asked in (
@@ -432,8 +412,7 @@ def test_where_the_table_is_not_there_nothing_is_concluded(stage: Stage):
 
 
 def test_a_column_that_may_be_null_may_be_added_meanwhile(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     stage.kind.add_columns(stage.table)
     assert stage.participant().commit([work]) == {work.identity: COMMITTED}
     assert stage.kind.rows(stage.table)["later"].to_pylist() == [None]
@@ -492,8 +471,6 @@ def test_what_a_person_gave_up_is_never_in_the_table_and_leaves_nothing(stage: S
 
 
 def test_what_is_in_the_table_is_not_given_up_any_more(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+    work = stage.delivered(1)
     assert stage.participant().abandon([work.identity]) == {work.identity: False}
     assert stage.values() == {1: 1}

@@ -53,8 +53,7 @@ def stage(proxy: UnsureProxy, tmp_path: Path) -> Stage:
 def test_a_commit_whose_answer_is_wrong_or_lost_is_there_once(
     stage: Stage, proxy: UnsureProxy, fault: str
 ):
-    work = stage.prepare(1)
-    stage.decide(work)
+    work = stage.promised(1)
     proxy.faults.append(fault)
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
     assert proxy.met == [fault]

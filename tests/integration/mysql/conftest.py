@@ -35,6 +35,10 @@ def server() -> Iterator[EmbeddedMariaDb]:
 @dataclass
 class World(SqlWorld):
     book: ClassVar[type[OwnershipTable]] = MySqlOwnershipTable
+    names: ClassVar[str] = "airflow_eos_names"
+    works: ClassVar[str] = "airflow_eos_works"
+    works_key: ClassVar[str] = "work_key"
+    listing: ClassVar[str] = "SHOW TABLES"
 
     server: EmbeddedMariaDb
     columns: str = "id bigint, name text"
@@ -67,8 +71,22 @@ class World(SqlWorld):
         with closing(connected(self.server.url, lock_timeout_s=20, timeout_s=20)) as connection:
             return asked(connection, statement.replace("%", "%%"))
 
-    def lose_witness(self, key: str) -> None:
-        self.sql(f"DELETE FROM airflow_eos_works WHERE work_key = '{key}'")
+    @property
+    def commits(self) -> bytes:
+        return b"\x03COMMIT"
+
+    @property
+    def ways(self) -> tuple[dict[str, Any], ...]:
+        return {"orders": self.server.url}, {"mysql": self.server.url}
+
+    def through(self, port: int) -> dict[str, Any]:
+        return {"url": self.server.url.replace(f"{self.server.port}", f"{port}")}
+
+    def prefixed(self, prefix: str) -> dict[str, Any]:
+        return {"prefix": prefix}
+
+    def halt(self) -> None:
+        self.server.kill()
 
     def tables(self) -> list[str]:
         names = (name for (name,) in self.sql("SHOW TABLES"))
@@ -92,3 +110,8 @@ def unique(server: EmbeddedMariaDb) -> World:
     made = World(server, columns="id bigint UNIQUE, name text")
     made.participant().close()
     return made
+
+
+@pytest.fixture
+def staged(unique: World) -> World:
+    return unique

@@ -16,10 +16,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
 from airflow_eos.core.delivery.batch import require_decidable
-from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.sink import MySqlColumn, MySqlSink, check_columns, statements
-from tests.integration.mysql.conftest import World, rows
+from tests.integration.mysql.conftest import World
+from tests.integration.sql.unique import *  # noqa: F403 - the tests of every database
 from tests.integration.sql.world import written
 from tests.support.mysql import TOLD, mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -85,22 +85,6 @@ def test_rows_are_cut_into_statements_that_the_server_takes_and_none_is_lost(
     assert work is not None
     world.participant().commit([work])
     assert world.seen() == list(range(1000))
-
-
-def test_a_key_twice_in_a_task_is_refused_before_the_decision(unique: World):
-    writer = unique.sink.opened(0, 0)
-    writer.write(rows(1, 2))
-    writer.write(rows(2))
-    with pytest.raises(DeliveryError, match=r"unique key \(id\).*nothing was made visible"):
-        writer.prepare("0" * 32)
-    writer.abort()
-    assert unique.participant().open() == ()
-
-
-def test_a_key_that_the_table_has_already_is_refused_before_the_decision(unique: World):
-    unique.sql(f"INSERT INTO {unique.tag} VALUES (2, 'there'), (NULL, 'no key')")
-    with pytest.raises(DeliveryError, match=r"unique key \(id\)"):
-        unique.prepare(1, 2)
 
 
 def test_a_key_of_several_columns_is_refused_and_told_as_well(server: EmbeddedMariaDb):
@@ -261,31 +245,6 @@ def test_a_cluster_of_several_writers_is_no_witness():
             sink.connect(timedelta(seconds=1))
 
 
-def test_at_least_once_is_visible_at_once(world: World):
-    writer = world.sink.opened(0, 0, transactional=False)
-    writer.write(rows(1, 2))
-    assert world.seen() == []
-    assert writer.prepare("0" * 32) is None
-    assert (world.seen(), world.participant().open()) == ([1, 2], ())
-
-
-def test_a_task_that_fails_after_it_prepared_leaves_nothing(unique: World):
-    def fail(_task: int, _attempt: int) -> Any:
-        raise DeliveryError("the other system is full")
-
-    class Full:
-        write = staticmethod(lambda _rows: None)
-        prepare = staticmethod(lambda _fingerprint: fail(0, 0))
-        abort = staticmethod(lambda: None)
-
-    batch = rows(1).append_column(HASH_COLUMN, pa.array([1], pa.int64()))
-    outlets = (TaskOutput("orders", unique.sink.opened), TaskOutput("other", lambda _t, _a: Full()))
-    my, before = unique.participant(), unique.holdings()
-    with pytest.raises(DeliveryError, match="is full"):
-        SinkTask(outlets).run(0, 0, iter([batch]))
-    assert (my.open(), unique.holdings()) == ((), before)
-
-
 @pytest.mark.long
 def test_a_password_is_shown_nowhere(world: World):
     my, work = world.participant(), world.prepare()
@@ -303,9 +262,3 @@ def test_a_password_is_shown_nowhere(world: World):
     for text in (world.sink, my.members, work, refused.value, unreadable.value, nobody.value):
         assert password not in f"{text!r} {text}"
     assert "not-it" not in str(refused.value)
-
-
-@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "x" * 81])
-def test_a_prefix_that_cannot_be_told_from_another_is_refused(world: World, prefix: str):
-    with pytest.raises(ConfigurationError, match="prefix"):
-        replace(world.sink, prefix=prefix)

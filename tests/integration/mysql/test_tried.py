@@ -14,9 +14,12 @@ from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.kinds.mysql.session import meaning
 from airflow_eos.kinds.mysql.sink import MySqlSink
-from airflow_eos.kinds.sql import participant as ledger
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
+from tests.integration.sql.verbs import (
+    a_clock_decides_nothing,
+    require_refused_before_the_decision,
+)
 from tests.integration.sql.world import written
 from tests.support.mysql import as_root, mysql_server
 from tests.support.pipelines import owner_at
@@ -93,18 +96,7 @@ HAZARDS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
 
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_what_the_table_refuses_is_refused_before_the_decision(world: World, hazard: str):
-    made, good, bad = HAZARDS[hazard]
-    table = f"{world.tag}_t"
-    for statement in made:
-        world.sql(statement.format(table))
-    sink = MySqlSink(world.server.url, table=table, prefix=table, store=world.store)
-    my = sink.connect(timedelta(seconds=1))
-    my.commit([written(sink, id=[1], v=[good])])
-    before = world.holdings()
-    with pytest.raises(DeliveryError, match=r"(?i)nothing was made visible"):
-        written(sink, id=[2], v=[bad])
-    assert world.sql(f"SELECT id FROM {table}") == [(1,)]
-    assert (my.open(), world.holdings()) == ((), before)
+    require_refused_before_the_decision(world, *HAZARDS[hazard])
 
 
 def test_a_trigger_that_the_user_may_not_see_is_tried_all_the_same(world: World):
@@ -182,20 +174,5 @@ def test_what_is_cancelled_all_the_same_is_named_with_the_way_on(number: int, wa
 def test_a_servers_clock_makes_no_decided_work_unaskable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    my = world.participant()
-    my.claim(OWNER)
-    for batch in range(4):
-        work = world.prepare(batch)
-        my.note(decided(batch, works=(work,)), OWNER)
-        my.commit([work])
-    found = world.sql(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = database() "
-        "AND table_name IN ('airflow_eos_names', 'airflow_eos_works') AND column_name LIKE '%ms'"
-    )
-    assert found == [], "no time stands where it decides anything"
-    work = world.prepare(9)
-    my.require_decidable([work])
-    assert my.outcome([work]) == {work.identity: Outcome.OPEN}
-    assert my.commit([work]) == {work.identity: Outcome.COMMITTED}
-    assert my.outcome([work]) == {work.identity: Outcome.COMMITTED}
+    ours = "table_schema = database() AND table_name IN ('airflow_eos_names', 'airflow_eos_works')"
+    a_clock_decides_nothing(world, monkeypatch, ours)

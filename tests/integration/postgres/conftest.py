@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ def server() -> Iterator[EmbeddedPostgres]:
 @dataclass
 class World(SqlWorld):
     book: ClassVar[type[OwnershipTable]] = PostgresOwnershipTable
+    names: ClassVar[str] = "airflow_eos.names"
+    works: ClassVar[str] = "airflow_eos.works"
+    works_key: ClassVar[str] = "key"
+    listing: ClassVar[str] = "SELECT count(*) FROM pg_class"
 
     server: EmbeddedPostgres
     two_phase: bool = True
@@ -58,8 +63,22 @@ class World(SqlWorld):
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
 
-    def lose_witness(self, key: str) -> None:
-        self.sql(f"DELETE FROM airflow_eos.works WHERE key = '{key}'")
+    @property
+    def commits(self) -> bytes:
+        return b"COMMIT PREPARED" if self.two_phase else b"COMMIT\0"
+
+    @property
+    def ways(self) -> tuple[dict[str, Any], ...]:
+        return {"orders": self.server.dsn}, {"postgres": {"dsn": self.server.dsn}}
+
+    def through(self, port: int) -> dict[str, Any]:
+        return {"dsn": self.server.dsn_of("postgres", port=port)}
+
+    def prefixed(self, prefix: str) -> dict[str, Any]:
+        return {"gid_prefix": prefix}
+
+    def halt(self) -> None:
+        self.server.stop(how=signal.SIGQUIT)
 
     def tables(self) -> list[str]:
         found = self.sql("SELECT tablename FROM pg_tables WHERE schemaname LIKE 'airflow\\_eos%'")
@@ -81,6 +100,24 @@ def keeping(server: EmbeddedPostgres) -> World:
     made = World(server, two_phase=False)
     made.participant().close()
     return made
+
+
+UNIQUE = "id bigint UNIQUE, name text"
+
+
+@pytest.fixture
+def staged(server: EmbeddedPostgres) -> World:
+    made = World(server, two_phase=False, columns=UNIQUE)
+    made.participant().close()
+    return made
+
+
+@pytest.fixture(params=[True, False], ids=["two-phase", "staged"])
+def unique(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(server, request.param, columns=UNIQUE)
+    made.participant().close()
+    yield made
+    end_all(made)
 
 
 @pytest.fixture

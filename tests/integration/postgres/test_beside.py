@@ -20,20 +20,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 from tests.integration.kept.keeping import decided
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
-from tests.integration.sql.keeping import (  # noqa: F401 - the tests of every database
-    once_read,
-    test_a_checkpoint_that_is_not_mounted_says_nothing,
-    test_a_recovery_without_the_checkpoint_concludes_nothing,
-    test_a_sink_that_was_not_bound_to_a_checkpoint_is_refused,
-    test_an_abort_is_no_delivery,
-    test_an_object_that_is_not_the_promised_one_is_not_delivered,
-    test_rows_are_committed_again_where_a_failover_lost_their_commit,
-    test_who_has_read_the_rows_and_sleeps_over_an_abort_commits_nothing,
-    test_who_has_read_the_rows_before_they_were_removed_commits_nothing_that_was_called_lost,
-    test_who_sleeps_over_anothers_commit_delivers_nothing_twice,
-    test_who_sleeps_until_nobody_knows_the_abort_any_more_commits_nothing,
-    test_work_without_its_digest_is_of_another_release,
-)
+from tests.integration.sql.keeping import *  # noqa: F403 - the tests of every database
 from tests.integration.sql.verbs import became
 from tests.support.pipelines import owner_at
 from tests.support.servers.postgres import EmbeddedPostgres

@@ -235,15 +235,6 @@ def test_a_string_that_no_text_can_hold_is_refused(two_phase: World):
     writer.abort()
 
 
-def test_at_least_once_is_visible_at_once(world: World):
-    world.participant()
-    writer = world.sink.opened(0, 0, transactional=False)
-    writer.write(rows(1, 2))
-    assert writer.prepare("0" * 32) is None
-    assert world.seen() == [1, 2]
-    assert world.participant().open() == ()
-
-
 def test_a_password_is_shown_nowhere(world: World):
     pg, work = world.participant(), world.prepare()
     password = world.server._password
@@ -266,12 +257,6 @@ def test_a_password_is_shown_nowhere(world: World):
 def test_what_is_no_connection_is_refused(two_phase: World, dsn: object):
     with pytest.raises(ConfigurationError, match=r"cannot be read|give how to reach"):
         connect(two_phase.participant().members, {"postgres": dsn})
-
-
-@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "x" * 81])
-def test_a_prefix_that_cannot_be_told_from_another_is_refused(two_phase: World, prefix: str):
-    with pytest.raises(ConfigurationError, match="gid_prefix"):
-        replace(two_phase.sink, gid_prefix=prefix)
 
 
 def test_where_the_server_is_not_installed_the_package_is_named(monkeypatch, tmp_path: Path):

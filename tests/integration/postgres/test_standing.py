@@ -24,7 +24,6 @@ from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import OwnershipError, StoreError, exit_status
 from airflow_eos.kinds.postgres.participant import PostgresParticipant
 from airflow_eos.kinds.postgres.session import durable
-from airflow_eos.kinds.sql import participant as ledger
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
 from tests.support.pipelines import commit_of, owner_at
@@ -38,84 +37,11 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
     return commit_of(batch, *works, attempt=attempt, offsets=OFFSETS, nonce=nonce * 32)
 
 
-@pytest.mark.long
-def test_the_first_checkpoint_owns_the_name(two_phase: World):
-    pg = two_phase.participant()
-    pg.claim(owner_at("/a"))
-    two_phase.participant().claim(owner_at("/b"))
-    require_owner(pg, "/a")
-    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*to NULL"):
-        require_owner(pg, "/b")
-    require_owner(two_phase.participant(name="totals"), "/b")
-
-
-def test_an_older_copy_of_the_checkpoint_is_refused(two_phase: World):
-    pg = two_phase.participant()
-    pg.claim(owner_at("/a"))
-    for _ in range(2):
-        pg.note(promised("a"), owner_at("/a"))
-    two_phase.participant().note(promised("c", batch=3), owner_at("/a"))  # a sleeper's
-    require_owner(pg, "/a", 7, b7=(promised("a"),))
-    require_owner(pg, "/a", 8, b7=(promised("a"),))
-    for planned, decided in ((7, {"b7": (promised("b"),)}), (6, {})):
-        with pytest.raises(OwnershipError, match=r"decision of batch 7.*older copy"):
-            require_owner(pg, "/a", planned, **decided)
-
-
-def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
-    """A backup that was put back, or a standby that lagged: nobody delivers those rows again."""
-    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
-    decision = promised("a", *works, THEIRS)  # another participant's is none of ours to miss
-    pg.commit(works)
-    require_owner(pg, "/a", 8, b7=(decision,))
-    world.sql(f"DELETE FROM airflow_eos.works WHERE key = '{works[1].key}'")
-    with pytest.raises(OwnershipError, match=rf"1 of its rows any more.*{works[1].key}.*0 rows"):
-        require_owner(pg, "/a", 8, b7=(decision,))
-    require_owner(pg, "/a", 7, b7=(decision,))  # in flight: recovery asks for outcomes
-    world.sql(f"INSERT INTO airflow_eos.works VALUES ('{works[1].key}', '{world.tag}.orders', 0)")
-    require_owner(pg, "/a", 8, b7=(decision,))
-
-
-def test_witnesses_that_are_gone_do_not_say_that_nothing_was_committed(world: World):
-    """Somebody emptied a table that grows, or dropped it: the batch in flight came twice."""
-    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
-    pg.commit(works)
-    (mark,) = (each.address["mark"] for each in pg.members)
-    world.sql(f"DELETE FROM airflow_eos.works WHERE name = '{world.tag}.orders'")
-    for asked in (pg.outcome, pg.commit, world.participant().outcome):
-        with pytest.raises(StoreError, match=r"witnesses of the .* are gone") as refused:
-            asked(works)
-    assert mark in refused.value.remedies[1].change
-    for key in (works[0].key, works[1].key, mark):  # as it says
-        world.sql(f"INSERT INTO airflow_eos.works VALUES ('{key}', '{world.tag}.orders', 0)")
-    assert set(world.participant().outcome(works).values()) == {Outcome.COMMITTED}
-
-
 def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
     """What was prepared is back, nobody in flight names it, and recovery would abort it."""
     pg, work = two_phase.participant(), two_phase.prepare(1)
     with pytest.raises(OwnershipError, match=rf"Commit \(never roll back\).*{work.key}"):
         require_owner(pg, "/a", 8, b7=(promised("a", work),))
-
-
-@pytest.mark.long
-def test_old_witnesses_go_and_the_floor_moves_before_them(
-    two_phase: World, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    works: list[Any] = []
-    for batch in range(5):
-        pg = two_phase.participant()  # of a run of its own, as availableNow makes them
-        pg.claim(owner_at("/a"))
-        works.append(two_phase.prepare(batch))
-        pg.claim(owner_at("/a"))
-        pg.note(promised("a", works[-1], THEIRS, batch=batch), owner_at("/a"))
-        pg.commit(works[-1:])
-    told = pg.outcome(works)
-    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 3, *["COMMITTED"] * 2]
-    assert two_phase.seen() == [0, 1, 2, 3, 4]
-    require_owner(pg, "/a", 5, b4=(promised("a", works[4], batch=4),))
-    require_owner(pg, "/a", 5, b4=(promised("a", works[0], batch=4),))  # pruned: nothing is said
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 import psycopg
@@ -18,14 +18,13 @@ from airflow_eos.errors import (
     NO_RETRY_HEALS,
     ConfigurationError,
     DecisionNeededError,
-    DeliveryError,
     StoreError,
 )
-from airflow_eos.kinds.postgres.sink import PostgresSink
-from airflow_eos.kinds.sql import participant as ledger
 from tests.integration.postgres.conftest import World, rows
-from tests.integration.postgres.test_standing import promised
-from tests.integration.sql.world import written
+from tests.integration.sql.verbs import (
+    a_clock_decides_nothing,
+    require_refused_before_the_decision,
+)
 from tests.support.pipelines import owner_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
@@ -111,32 +110,9 @@ HAZARDS: dict[str, tuple[list[str], Any, Any]] = {
 }  # fmt: skip
 
 
-def sink_of(world: World, table: str, **changes: Any) -> PostgresSink:
-    return PostgresSink(
-        world.server.dsn,
-        table=table,
-        gid_prefix=table,
-        two_phase=world.two_phase,
-        lock_timeout=timedelta(seconds=5),
-        store=world.store,
-        **changes,
-    )
-
-
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_what_the_table_refuses_is_refused_before_the_decision(world: World, hazard: str):
-    made, good, bad = HAZARDS[hazard]
-    table = f"{world.tag}_t"
-    for statement in made:
-        world.sql(statement.format(table))
-    sink = sink_of(world, table)
-    pg = sink.connect(timedelta(seconds=1))
-    pg.commit([written(sink, id=[1], v=[good])])
-    before = world.holdings()
-    with pytest.raises(DeliveryError, match=r"(?i)nothing was made visible"):
-        written(sink, id=[2], v=[bad])
-    assert world.sql(f"SELECT id FROM {table}") == [(1,)]
-    assert (pg.open(), world.holdings()) == ((), before)
+    require_refused_before_the_decision(world, *HAZARDS[hazard])
 
 
 def test_what_was_tried_holds_no_lock_and_leaves_nothing_to_see(server: EmbeddedPostgres):
@@ -301,21 +277,5 @@ def test_what_is_cancelled_all_the_same_is_named_with_the_way_on(server: Embedde
 def test_a_servers_clock_that_is_put_back_makes_no_decided_work_unaskable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """The floor was a time: once, 1,000 batches of a clock that was ahead left it in the future."""
-    monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    pg = world.participant()
-    pg.claim(OWNER)
-    for batch in range(4):  # the clock is ahead
-        work = world.prepare(batch)
-        pg.note(promised("a", work, batch=batch), OWNER)
-        pg.commit([work])
-    [[columns]] = world.sql(
-        "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'airflow_eos' "
-        "AND table_name IN ('names', 'works') AND column_name LIKE '%\\_ms'"
-    )
-    assert columns == 0, "no time stands where it decides anything"
-    work = world.prepare(9)
-    pg.require_decidable([work])
-    assert pg.outcome([work])[work.identity] is Outcome.OPEN
-    assert pg.commit([work])[work.identity] is Outcome.COMMITTED
-    assert pg.outcome([work])[work.identity] is Outcome.COMMITTED
+    ours = "table_schema = 'airflow_eos' AND table_name IN ('names', 'works')"
+    a_clock_decides_nothing(world, monkeypatch, ours)

@@ -22,12 +22,41 @@ class SqlWorld(ABC):
     Attributes:
         tag: the table, and all that keeps it apart from those of other tests.
         book: what asks this database what waits and what is visible.
+        names, works: the tables of what is owned, and of the witnesses, by ``works_key``.
+        listing: a query whose answer is another one where a table was made.
+        commits: what a connection sends to commit.
+        ways: how the participant is reached.
         store: the checkpoint, where rows wait.
     """
 
     tag: str
     store: CheckpointStore
+    server: Any
     book: ClassVar[type[OwnershipTable]]
+    names: ClassVar[str]
+    works: ClassVar[str]
+    works_key: ClassVar[str]
+    listing: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def commits(self) -> bytes: ...
+
+    @property
+    @abstractmethod
+    def ways(self) -> tuple[dict[str, Any], ...]: ...
+
+    @abstractmethod
+    def through(self, port: int) -> dict[str, Any]:
+        """What of a sink is to be another, to reach the server by this port."""
+
+    @abstractmethod
+    def prefixed(self, prefix: str) -> dict[str, Any]:
+        """The same for another prefix."""
+
+    @abstractmethod
+    def halt(self) -> None:
+        """The server dies."""
 
     @property
     @abstractmethod
@@ -40,8 +69,14 @@ class SqlWorld(ABC):
     def tables(self) -> list[str]:
         """Tables that this package has made, of all pipelines."""
 
-    @abstractmethod
-    def lose_witness(self, key: str) -> None: ...
+    def put_witness(self, key: str) -> None:
+        self.sql(f"INSERT INTO {self.works} VALUES ('{key}', '{self.tag}.orders', 0, DEFAULT)")
+
+    def lose_witness(self, key: str) -> None:
+        self.sql(f"DELETE FROM {self.works} WHERE {self.works_key} = '{key}'")
+
+    def sink_to(self, table: str) -> Any:
+        return replace(self.sink, table=table, name="t", **self.prefixed(table))
 
     def holdings(self) -> list[str]:
         """Where rows wait: objects of this checkpoint, and tables beyond those that are fixed."""

@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -254,24 +253,6 @@ def test_an_app_that_had_nothing_to_read_is_no_stall(
 # --- Where no program may decide, a person is asked, and recovery does what the person said -------
 
 
-@dataclass
-class Run:
-    """What the tasks of a run have answered."""
-
-    answers: dict[str, Any] = field(default_factory=dict)
-
-    def xcom_pull(self, *, task_ids: str, key: str = "") -> Any:
-        return self.answers.get(key or task_ids)
-
-    def xcom_push(self, *, key: str, value: Any) -> None:
-        self.answers[key] = value
-
-
-@pytest.fixture
-def ti() -> Run:
-    return Run()
-
-
 @pytest.fixture
 def recovery() -> DAG:
     _, made, _ = eos_pipeline(**LEAST | {"dag_id": "orders"})
@@ -424,15 +405,15 @@ def test_what_keeps_it_from_measuring_is_reported(found):
     assert found.pushed["report"] == {"ok": False, "why": "nobody is there"}
 
 
-@pytest.mark.parametrize(
-    ("started", "expected"),
-    [
-        (MINE, True),
-        (None, False),
-        (msgspec.structs.replace(MINE, dag_id="orders_etl"), False),
-        (msgspec.structs.replace(MINE, run_id="r0"), False),
-    ],
-)
+DRIVERS = [
+    (MINE, True),
+    (None, False),
+    (msgspec.structs.replace(MINE, dag_id="orders_etl"), False),
+    (msgspec.structs.replace(MINE, run_id="r0"), False),
+]
+
+
+@pytest.mark.parametrize(("started", "expected"), DRIVERS)
 def test_only_a_driver_that_its_own_run_has_started_may_be_ended(found, started, expected):
     call()
     assert found.made.is_ours(SimpleNamespace(started_by=started)) is expected
@@ -459,15 +440,7 @@ def test_whatever_happens_the_app_is_stopped_and_a_failed_drill_is_no_green_run(
 
 
 @pytest.mark.parametrize("phase", ["waiting", "failed", "stopped"])
-@pytest.mark.parametrize(
-    ("whose", "asked"),
-    [
-        (MINE, True),
-        (None, False),
-        (msgspec.structs.replace(MINE, dag_id="orders_etl"), False),
-        (msgspec.structs.replace(MINE, run_id="r0"), False),
-    ],
-)
+@pytest.mark.parametrize(("whose", "asked"), DRIVERS)
 def test_a_pipeline_on_whose_checkpoint_a_drill_was_set_by_mistake_is_not_drained(
     found, monkeypatch, tmp_path, whose, asked, phase
 ):

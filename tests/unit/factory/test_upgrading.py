@@ -26,6 +26,7 @@ from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.ops.packaging import require_content
 from airflow_eos.sensors import CheckpointProgressSensor
 from tests.support.beats import standby
+from tests.unit.factory.conftest import Run
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.ops.supervision.lives import beat, started
 
@@ -38,30 +39,6 @@ REPORT: dict[str, Any] = {
     "error": "",
 }
 OURS = {"dag_id": "orders_upgrade", "run_id": "r1"}
-
-
-class Run:
-    """What the tasks of a run have answered, and how they stand."""
-
-    dag_id, run_id = "orders_upgrade", "r1"
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        self.states: dict[str, str] = {}
-
-    def xcom_pull(self, *, task_ids: str, key: str = "") -> Any:
-        return self.answers.get(key or task_ids)
-
-    def xcom_push(self, *, key: str, value: Any) -> None:
-        self.answers[key] = value
-
-    def get_task_states(self, _dag_id: str, *, task_ids: list[str], run_ids: list[str]) -> Any:
-        return {run: {t: s for t, s in self.states.items() if t in task_ids} for run in run_ids}
-
-
-@pytest.fixture
-def ti() -> Run:
-    return Run()
 
 
 @pytest.fixture

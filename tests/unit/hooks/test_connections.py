@@ -328,6 +328,10 @@ ACCOUNT = {
     "disable_oauth": True,
 }
 KEYS = {"login": "AKIA", "password": "of-aws"}
+GOOGLES_TYPE = "google_cloud_platform"
+GOOGLES_KEY = {"google_service_account_key": json.dumps(ACCOUNT)}
+WASB = {"conn_type": "wasb", "login": "acct"}
+AZURES_KEY = {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="}
 CASES = {
     "keys": (
         "s3a://lake/ck",
@@ -356,35 +360,24 @@ CASES = {
     "the machine's role": ("s3://lake/ck", {"conn_type": "aws"}, {}),
     "google's key": (
         "gs://lake/ck",
-        {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": json.dumps(ACCOUNT)}},
-        {"google_service_account_key": json.dumps(ACCOUNT)},
+        {"conn_type": GOOGLES_TYPE, "extra": {"keyfile_dict": json.dumps(ACCOUNT)}},
+        GOOGLES_KEY,
     ),
     "google's key as Airflow 2 wrote it": (
         "gs://lake/ck",
-        {
-            "conn_type": "google_cloud_platform",
-            "extra": {"extra__google_cloud_platform__keyfile_dict": ACCOUNT},
-        },
-        {"google_service_account_key": json.dumps(ACCOUNT)},
+        {"conn_type": GOOGLES_TYPE, "extra": {f"extra__{GOOGLES_TYPE}__keyfile_dict": ACCOUNT}},
+        GOOGLES_KEY,
     ),
-    "azure's key": (
-        "az://lake/ck",
-        {"conn_type": "wasb", "login": "acct", "password": "b2YtYXp1cmU="},
-        {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
-    ),
+    "azure's key": ("az://lake/ck", {**WASB, "password": "b2YtYXp1cmU="}, AZURES_KEY),
     "azure's key in the extra": (
         "az://lake/ck",
-        {"conn_type": "wasb", "login": "acct", "extra": {"account_key": "b2YtYXp1cmU="}},
-        {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
+        {**WASB, "extra": {"account_key": "b2YtYXp1cmU="}},
+        AZURES_KEY,
     ),
     "azure's key as Airflow 2 wrote it": (
         "az://lake/ck",
-        {
-            "conn_type": "wasb",
-            "login": "acct",
-            "extra": {"extra__wasb__shared_access_key": "b2YtYXp1cmU="},
-        },
-        {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
+        {**WASB, "extra": {"extra__wasb__shared_access_key": "b2YtYXp1cmU="}},
+        AZURES_KEY,
     ),
     "an application of azure": (
         "abfss://lake@acct.dfs.core.windows.net/ck",
@@ -404,11 +397,7 @@ CASES = {
     ),
     "a shared access signature": (
         "az://lake/ck",
-        {
-            "conn_type": "wasb",
-            "login": "acct",
-            "extra": {"sas_token": "https://acct.blob.core.windows.net/?sv=1&sig=of-sas"},
-        },
+        {**WASB, "extra": {"sas_token": "https://acct.blob.core.windows.net/?sv=1&sig=of-sas"}},
         {"azure_storage_account_name": "acct", "azure_storage_sas_key": "sv=1&sig=of-sas"},
     ),
 }

@@ -121,7 +121,7 @@ def add(sender, *names, partition=0, count=10):
         sender.add("out", partition, name.encode(), count)
 
 
-def opened(wire, clock, *, base_offset=100):
+def opened(wire, *, base_offset=100):
     """A sender whose partition 0 has its first batch ``first`` acknowledged."""
     sender = sender_on(wire)
     add(sender, "first")
@@ -129,6 +129,22 @@ def opened(wire, clock, *, base_offset=100):
     wire.requests[-1].answer(base_offset=base_offset)
     sender.pump()
     return sender
+
+
+def pumped(*names, behind=""):
+    """A wire and a sender that has sent what it may; ``behind`` a batch that has arrived."""
+    wire = FakeWire()
+    sender = opened(wire) if behind else sender_on(wire)
+    add(sender, *names)
+    sender.pump()
+    return wire, sender
+
+
+def pump_again(sender, clock, *, after_s):
+    """What failed is sent again only once it has waited."""
+    sender.pump()
+    clock.s += after_s
+    sender.pump()
 
 
 def sent(wire, since=0):
@@ -147,11 +163,7 @@ def test_sequence_numbers_count_rows_and_wrap_to_zero():
 
 
 def test_the_first_batch_of_a_partition_travels_alone(clock):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a", "b", "c")
-
-    sender.pump()
+    wire, sender = pumped("a", "b", "c")
     assert sent(wire) == ["a"]
 
     wire.requests[0].answer()
@@ -160,11 +172,7 @@ def test_the_first_batch_of_a_partition_travels_alone(clock):
 
 
 def test_at_most_five_requests_are_unanswered_a_broker(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, *"abcdefgh")
-
-    sender.pump()
+    wire, sender = pumped(*"abcdefgh", behind="first")
     assert len(wire.unanswered) == MAX_IN_FLIGHT
 
     wire.unanswered[0].answer()
@@ -197,52 +205,35 @@ def test_a_request_stays_under_its_size(clock, monkeypatch):
 
 
 def test_a_lost_answer_is_resent_as_the_same_bytes(clock):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a")
-    sender.pump()
+    wire, sender = pumped("a")
 
     wire.requests[0].lose()
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
 
     assert sent(wire) == ["a", "a"]
 
 
 def test_a_resend_does_not_overtake_and_is_not_overtaken(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, "a", "b", "c")
-    sender.pump()
+    wire, sender = pumped("a", "b", "c", behind="first")
     a, b, c = wire.unanswered
 
     a.answer(NOT_LEADER)
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
     assert len(wire.requests) == 4, "b and c are still on their way: wait for them"
 
     b.answer(OUT_OF_ORDER)
     c.answer(OUT_OF_ORDER)
-    sender.pump()
-    clock.s += 2
-    sender.pump()
+    pump_again(sender, clock, after_s=2)
     assert sent(wire, 4) == ["a", "b", "c"]
 
 
 def test_a_later_batch_that_arrived_is_not_resent(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, "a", "b")
-    sender.pump()
+    wire, sender = pumped("a", "b", behind="first")
     a, b = wire.unanswered
 
     a.lose()
     b.answer(base_offset=120)
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
     assert sent(wire, 3) == ["a"]
 
     wire.unanswered[0].answer(base_offset=110)
@@ -253,33 +244,23 @@ def test_a_later_batch_that_arrived_is_not_resent(clock):
 
 def test_what_the_broker_may_forget_stays_within_its_memory_of_five(clock):
     """Else a resend of ``a`` after ``g`` is out of order, though ``a`` was written long ago."""
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, *"abcdefgh")
-    sender.pump()
+    wire, sender = pumped(*"abcdefgh", behind="first")
     a, *others = wire.unanswered
     a.lose()
     for request in others:
         request.answer()
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
     assert sent(wire, 6) == ["a"], "b to e are acknowledged: with f, a would be the sixth"
 
     wire.unanswered[0].lose()
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
     wire.unanswered[0].answer()
     sender.pump()
     assert sent(wire, 6) == ["a", "a", "f", "g", "h"]
 
 
 def test_out_of_order_without_an_earlier_failure_means_lost_rows(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, "a")
-    sender.pump()
+    wire, sender = pumped("a", behind="first")
 
     wire.unanswered[0].answer(OUT_OF_ORDER)
     with pytest.raises(TransactionError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER|OutOfOrderSequence"):
@@ -287,10 +268,7 @@ def test_out_of_order_without_an_earlier_failure_means_lost_rows(clock):
 
 
 def test_a_duplicate_is_a_success(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, "a", "b")
-    sender.pump()
+    wire, sender = pumped("a", "b", behind="first")
     a, b = wire.unanswered
 
     a.answer(DUPLICATE, base_offset=-1)
@@ -304,7 +282,7 @@ def test_a_duplicate_is_a_success(clock):
 @pytest.mark.parametrize("unknown", [0, 1], ids=["first", "last"])
 def test_a_range_whose_end_nobody_knows_is_refused(clock, unknown):
     wire = FakeWire()
-    sender = opened(wire, clock, base_offset=-1 if unknown == 0 else 100)
+    sender = opened(wire, base_offset=-1 if unknown == 0 else 100)
     add(sender, "b")
     sender.pump()
     wire.unanswered[0].answer(DUPLICATE, base_offset=-1 if unknown else 110)
@@ -315,15 +293,10 @@ def test_a_range_whose_end_nobody_knows_is_refused(clock, unknown):
 
 
 def test_a_transaction_before_that_still_ends_is_waited_for(clock):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a", "b")
-    sender.pump()
+    wire, sender = pumped("a", "b")
 
     wire.requests[0].answer(CONCURRENT)
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
     assert sent(wire) == ["a", "a"], "b must not open the partition with its sequence number"
 
 
@@ -335,9 +308,7 @@ def test_a_partition_that_moves_is_written_at_its_new_leader(clock):
     wire.leading = {0: 2}
 
     wire.requests[0].answer(NOT_LEADER)
-    sender.pump()
-    clock.s += 1
-    sender.pump()
+    pump_again(sender, clock, after_s=1)
 
     assert [r.node_id for r in wire.requests] == [1, 2]
     assert wire.refreshes == 1
@@ -403,10 +374,7 @@ def test_success_starts_the_delivery_timeout_anew(clock):
     ],
 )
 def test_a_refusal_is_final_and_names_the_partition(clock, code, kind):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a")
-    sender.pump()
+    wire, sender = pumped("a")
 
     wire.requests[0].answer(code)
     with pytest.raises(kind, match="partition 0 of topic 'out'") as caught:
@@ -415,10 +383,7 @@ def test_a_refusal_is_final_and_names_the_partition(clock, code, kind):
 
 
 def test_a_missing_permission_names_the_acl(clock):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a")
-    sender.pump()
+    wire, sender = pumped("a")
     wire.requests[0].answer(29)
 
     with pytest.raises(TopicError, match="Write on Topic 'out'"):
@@ -427,7 +392,7 @@ def test_a_missing_permission_names_the_acl(clock):
 
 def test_back_pressure_waits_until_enough_is_acknowledged(clock, monkeypatch):
     wire = FakeWire()
-    sender = opened(wire, clock)
+    sender = opened(wire)
     add(sender, "12345", "67890", "abcde")
 
     def one_answer_a_wait(futures, **_):
@@ -460,10 +425,7 @@ def test_partitions_join_an_old_transaction_once_before_their_first_batch(clock)
 
 
 def test_a_new_transaction_version_adds_partitions_by_producing(clock):
-    wire = FakeWire()
-    sender = sender_on(wire)
-    add(sender, "a")
-    sender.pump()
+    wire, _ = pumped("a")
 
     assert wire.requests[0].message._max_version == 12
 
@@ -489,10 +451,7 @@ def test_who_gives_up_ends_the_wait_of_another_thread():
 
 
 def test_before_an_abort_nothing_more_is_sent(clock):
-    wire = FakeWire()
-    sender = opened(wire, clock)
-    add(sender, *"abcdefgh")
-    sender.pump()
+    wire, sender = pumped(*"abcdefgh", behind="first")
     for request in wire.unanswered:
         request.lose()
 
@@ -557,7 +516,7 @@ def rows_sent(payloads):
 def test_a_batch_too_large_for_the_broker_goes_in_halves_and_nothing_behind_it_goes_before(clock):
     """What is behind it has a sequence number that the broker takes after the refused rows only."""
     wire = FakeWire()
-    sender = opened(wire, clock)  # 10 rows
+    sender = opened(wire)  # 10 rows
     for numbers in (range(3), range(3, 5), range(5, 7)):
         sender.add("out", 0, batch_of(numbers, sender.sequence("out", 0)), len(numbers))
     sender.pump()

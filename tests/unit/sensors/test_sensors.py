@@ -138,30 +138,19 @@ def test_a_stall_is_a_skip_with_soft_fail(sensor, checkpoint, deferrable):
         sensor(soft_fail=True, deferrable=deferrable).execute({})
 
 
-@pytest.mark.parametrize(("target", "done"), [(3, True), (4, True), (5, False), ("4", True)])
-def test_a_batch_is_waited_for(sensor, checkpoint, target, done):
-    checkpoint.commit(4, 100)
+@pytest.mark.parametrize(
+    ("target", "age", "done"),
+    [
+        *(({"batch_id": 3}, 0, True), ({"batch_id": 4}, 0, True), ({"batch_id": "4"}, 0, True)),
+        *(({"batch_id": 5}, 0, False), ({"batch_id": 5}, 3600, False)),  # also on an idle topic
+        *(({"since_batch": 3}, 0, True), ({"since_batch": 4}, 0, False)),
+        ({"since_batch": 4}, 3600, True),  # no progress is fine on an idle topic
+    ],
+)
+def test_a_batch_or_progress_since_one_is_waited_for(sensor, checkpoint, target, age, done):
+    checkpoint.commit(4, 100, age=age)
     checkpoint.beat()
-    assert sensor(batch_id=target).poke({}).is_done is done
-
-
-def test_a_batch_is_still_waited_for_while_the_topic_is_idle(sensor, checkpoint):
-    checkpoint.commit(4, 100, age=3600)
-    checkpoint.beat()
-    assert not sensor(batch_id=5).poke({}).is_done
-
-
-@pytest.mark.parametrize(("target", "done"), [(3, True), (4, False)])
-def test_progress_since_a_batch(sensor, checkpoint, target, done):
-    checkpoint.commit(4, 100)
-    checkpoint.beat()
-    assert sensor(since_batch=target).poke({}).is_done is done
-
-
-def test_no_progress_since_a_batch_is_fine_on_an_idle_topic(sensor, checkpoint):
-    checkpoint.commit(4, 100, age=3600)
-    checkpoint.beat()
-    assert sensor(since_batch=4).poke({}).is_done
+    assert sensor(**target).poke({}).is_done is done
 
 
 @pytest.mark.parametrize(("minutes", "done"), [(-10, True), (10, False)])
@@ -281,19 +270,15 @@ def timeout_sensor(checkpoint, monkeypatch):
     return make
 
 
+@pytest.mark.parametrize("ahead_s", [-600, 0, 600])
 @pytest.mark.parametrize(
     ("age", "part_left", "fires"),
     [(10, 0.5, False), (49, 0.5, False), (51, 0.5, True), (150, 0.5, True), (51, 0.25, False)],
 )
-def test_it_fires_below_the_part_that_is_left(timeout_sensor, age, part_left, fires):
-    task, _ = timeout_sensor(age, part_left=part_left)
-    assert task.poke({}).is_done is fires
-
-
-@pytest.mark.parametrize("ahead_s", [-600, 600])
-@pytest.mark.parametrize(("age", "fires"), [(49, False), (51, True)])
-def test_a_clock_that_differs_from_the_brokers_changes_nothing(timeout_sensor, ahead_s, age, fires):
-    task, _ = timeout_sensor(age, ahead_s=ahead_s)
+def test_it_fires_below_the_part_that_is_left_whatever_a_clock_says_that_is_not_the_brokers(
+    timeout_sensor, age, part_left, fires, ahead_s
+):
+    task, _ = timeout_sensor(age, part_left=part_left, ahead_s=ahead_s)
     assert task.poke({}).is_done is fires
 
 

@@ -186,48 +186,41 @@ def test_a_store_that_overwrites_is_refused(troubled, backend):
 
 PATH = "eos/decisions/7/1.json"
 LOST = GenericError("error sending request: connection reset")
+# What befalls a put; whether it is a win all the same; and how often it is put.
+TROUBLE: dict[str, tuple[dict[str, list[Any]], bool, int]] = {
+    "a reply lost after the write took effect is a win": ({"after": [LOST]}, True, 1),
+    "a request lost before it arrived is sent again": ({"before": [LOST]}, True, 2),
+    "already exists after our own write is a win": (
+        {"after": [AlreadyExistsError("an internal retry met our own object")]}, True, 1,
+    ),
+    "already exists with the bytes of another is a loss": ({"instead": [b"theirs"]}, False, 1),
+    # S3 answers 409 while two conditional puts race, and both may then be refused.
+    "already exists where nothing stands is asked again": (
+        {"before": [AlreadyExistsError("409 ConditionalRequestConflict")]}, True, 2,
+    ),
+    "a read back that fails too is asked again": (
+        {"after": [LOST], "reading": [GenericError("still no network")]}, True, 2,
+    ),
+    "an error of the operating system is no outcome either": (
+        {"after": [TimeoutError("timed out")]}, True, 1,
+    ),
+}  # fmt: skip
 
 
-def test_a_reply_lost_after_the_write_took_effect_is_a_win(troubled, backend):
-    backend.after = [LOST]
-    assert troubled.create(PATH, b"ours") is True
-    assert backend.calls["put"] == 1, "read back, not written again"
-
-
-def test_a_request_lost_before_it_arrived_is_sent_again(troubled, backend):
-    backend.before = [LOST]
-    assert troubled.create(PATH, b"ours") is True
-    assert troubled.get(PATH) == b"ours"
-
-
-def test_already_exists_after_our_own_write_is_a_win(troubled, backend):
-    backend.after = [AlreadyExistsError("an internal retry met our own object")]
-    assert troubled.create(PATH, b"ours") is True
-
-
-def test_already_exists_with_the_bytes_of_another_is_a_loss(troubled, backend):
-    backend.instead = [b"theirs"]
-    assert troubled.create(PATH, b"ours") is False
-    assert troubled.get(PATH) == b"theirs"
+@pytest.mark.parametrize("what", TROUBLE)
+def test_an_error_of_a_create_is_no_outcome(troubled, backend, what):
+    trouble, is_win, puts = TROUBLE[what]
+    for when, errors in trouble.items():
+        setattr(backend, when, list(errors))
+    assert troubled.create(PATH, b"ours") is is_win
+    assert troubled.get(PATH) == (b"ours" if is_win else b"theirs")
+    assert backend.calls["put"] == puts, "read back first, and not written again"
 
 
 def test_a_lost_reply_with_the_bytes_of_another_is_a_loss(troubled, backend):
     backend.before = [LOST]
     backend.real.put(PATH, b"theirs")
     assert troubled.create(PATH, b"ours") is False
-
-
-def test_already_exists_where_nothing_stands_is_asked_again(troubled, backend):
-    # S3 answers 409 while two conditional puts race, and both may then be refused.
-    backend.before = [AlreadyExistsError("409 ConditionalRequestConflict")]
-    assert troubled.create(PATH, b"ours") is True
-
-
-def test_a_read_back_that_fails_too_is_asked_again(troubled, backend):
-    backend.after = [LOST]
-    backend.reading = [GenericError("still no network")]
-    assert troubled.create(PATH, b"ours") is True
-    assert backend.calls["put"] == 2
 
 
 @pytest.mark.parametrize(
@@ -257,11 +250,6 @@ def test_a_refusal_is_not_repeated(troubled, backend):
     with pytest.raises(StoreError, match="PermissionDeniedError: 403"):
         troubled.create(PATH, b"ours")
     assert backend.calls["put"] == 1
-
-
-def test_operating_system_errors_are_no_outcome_either(troubled, backend):
-    backend.after = [TimeoutError("timed out")]
-    assert troubled.create(PATH, b"ours") is True
 
 
 # --- The race that refuses a store, on stores that fail it in each way ----------------------------

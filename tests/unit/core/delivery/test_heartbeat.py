@@ -65,7 +65,8 @@ def writer(store, monkeypatch):
     monkeypatch.setenv(STARTED_BY, OURS.as_text())
     made = []
 
-    def make(**other: Any) -> BeatLoop:
+    def make(*begun: int | None, **other: Any) -> BeatLoop:
+        """``begun`` with its term, if it has one."""
         made.append(
             BeatLoop(
                 store,
@@ -76,6 +77,8 @@ def writer(store, monkeypatch):
                 **other,
             )
         )
+        for term in begun:
+            made[-1].start(term)
         return made[-1]
 
     yield make
@@ -116,8 +119,7 @@ def test_a_superseded_driver_does_not_write_over_the_heartbeat_of_the_newer_one(
 @pytest.mark.parametrize("beats", [True, False])
 def test_a_superseded_driver_without_input_ends_by_itself(writer, store, beats):
     """No batch of its own would ever tell it; also where the newer one died before it beat."""
-    old = writer()
-    old.start(take_term(store, taken_by="a").term.number)
+    old = writer(take_term(store, taken_by="a").term.number)
     assert not old.draining.wait(0.05)
     newer = take_term(store, taken_by="b").term.number
     if beats:
@@ -146,8 +148,7 @@ def test_a_driver_that_was_refused_before_it_began_leaves_the_living_ones_heartb
 def test_a_drain_is_obeyed_only_by_the_driver_that_it_names(
     writer, store, term, submission, obeyed
 ):
-    each = writer()
-    each.start(2)
+    each = writer(2)
     request_drain(store, requested_by="ops", reason="why", term=term, submission=submission)
     assert each.draining.wait(60 if obeyed else 0.1) is obeyed
 
@@ -159,8 +160,7 @@ def test_a_drain_is_obeyed_only_by_the_driver_that_it_names(
 )
 def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, store, request_, left):
     request_drain(store, requested_by="ops", reason="why", **request_)
-    each = writer()
-    each.start(2)
+    each = writer(2)
     asked = drain_requested(store, term=request_.get("term"), submission="s1")
     assert (asked is not None) is left
     assert each.draining.is_set() is left
@@ -168,8 +168,7 @@ def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, stor
 
 def test_a_drain_is_heard_also_after_an_error_that_is_no_store_error(writer, store, monkeypatch):
     """As where the machine gave no thread for a while: HDFS is asked by threads."""
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     failed = threading.Event()
 
     def no_thread(_path: str) -> None:
@@ -209,8 +208,7 @@ def one_that_lives(store, **said: Any) -> Iterator[None]:
 def test_a_driver_that_hands_over_goes_on_until_the_standby_is_ready(writer, store):
     """What the standby has to ask takes a second, in which rows would stand still."""
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     assert not driver.draining.wait(0.3), "the standby was not ready"
     with one_that_lives(store, behind=2, is_ready=True):
         assert not driver.draining.wait(0.3), "it was ready for another driver"
@@ -223,8 +221,7 @@ def test_nobody_is_handed_over_to_who_was_ready_and_has_died_since(writer, store
     monkeypatch.setattr(module, "_READY_WITHIN_S", 2.5)
     write_standby(store, standby(name="s3", is_ready=True))
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     with one_that_lives(store, interval_ms=100):
         assert not driver.draining.wait(0.3)
@@ -239,8 +236,7 @@ def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
     monkeypatch.setattr(module, "_READY_WITHIN_S", 1.0)
     monkeypatch.setattr(module, "_REFUSED_WITHIN_S", 0.0)
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     beat = 0
 
     def beats() -> bool:
@@ -272,8 +268,7 @@ def test_a_driver_that_nobody_could_follow_goes_on_and_takes_the_hand_over_back(
     write_standby(store, standby(name="s3"))  # one that was killed before, and says so for ever
     hand_over_to(store, reason=reason, end=end)
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     beat = 0
 
     def is_decided() -> bool:
@@ -323,8 +318,7 @@ def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_wai
     """A cleared task: both requests stand, and the one to hand over was heard first."""
     hand_over_to(store)
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     assert not driver.draining.wait(0.3)
     request_drain(store, requested_by=BY_AIRFLOW, reason="cleared", submission="s1")
     assert driver.draining.wait(5)
@@ -334,8 +328,7 @@ def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_wai
 
 def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting(writer, store):
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     assert not driver.draining.wait(0.3)
     request_drain(store, requested_by="cli ops", reason="now", term=1)
     assert driver.draining.wait(5)
@@ -346,8 +339,7 @@ def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting
 def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_batch(writer, store):
     """On one machine its shutdown would take the processor from the batch that is waited for."""
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     with one_that_lives(store, is_ready=True):
         assert driver.draining.wait(60)
     driver.stop("stopped")
@@ -364,8 +356,7 @@ def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_ba
 def test_a_driver_that_handed_over_ends_also_where_nobody_follows(writer, store, monkeypatch):
     monkeypatch.setattr(module, "_FOLLOWED_WITHIN_S", 0.2)
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     with one_that_lives(store, is_ready=True):
         assert driver.draining.wait(60)
     driver.stop("stopped")
@@ -376,8 +367,7 @@ def test_a_driver_that_handed_over_ends_also_where_nobody_follows(writer, store,
 def test_a_driver_that_ends_by_itself_before_the_standby_is_ready_has_handed_over(writer, store):
     """Else the standby would take it for one that has read all, and leave."""
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     assert not driver.draining.is_set()
     driver.stop("stopped")
@@ -387,8 +377,7 @@ def test_a_driver_that_ends_by_itself_before_the_standby_is_ready_has_handed_ove
 
 def test_a_hand_over_that_is_taken_back_is_none(writer, store):
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     store.delete([DRAIN])
     _until(lambda: read_heartbeat(store).drained_by is None)
@@ -401,8 +390,7 @@ def test_a_driver_that_waits_to_hand_over_beats_and_asks_no_more_than_it_must(
 ):
     """A standby takes who is silent for dead; a bucket bills each request, and limits writes."""
     hand_over_to(store)
-    driver = writer()
-    driver.start(1)
+    driver = writer(1)
     monkeypatch.setattr(driver._own, "interval", timedelta(seconds=0.5))
     monkeypatch.setattr(driver._own, "_pace", lambda: timedelta(seconds=0.5))
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
@@ -418,13 +406,11 @@ def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_
     writer, store, monkeypatch
 ):
     """It was given up, out of reach: both are without a term."""
-    old = writer()
-    old.start()
+    old = writer(None)
     request_drain(store, requested_by="airflow", reason="it was given up", submission="s1")
     newer = started("s2")
     monkeypatch.setenv(STARTED_BY, newer.as_text())
-    new = writer()
-    new.start()
+    new = writer(None)
     assert old.superseded.wait(60)
     assert old.draining.is_set()
     assert not new.superseded.is_set()
@@ -435,8 +421,7 @@ def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_
 
 
 def test_an_at_least_once_driver_that_drains_alone_says_how_it_ended(writer, store):
-    each = writer()
-    each.start()
+    each = writer(None)
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
     assert each.draining.wait(60)
     assert not each.superseded.is_set()
@@ -449,21 +434,18 @@ def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_dr
 ):
     """It comes up hours later: nobody in Airflow is in charge of it any more."""
     request_drain(store, requested_by="airflow", reason="cancelled", submission="s-pending")
-    between = writer()
-    between.start(2)
+    between = writer(2)
     request_drain(store, requested_by="ann", reason="a release", term=2)
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
     assert between.draining.wait(60)
     monkeypatch.setenv(STARTED_BY, msgspec.structs.replace(OURS, submission="s-pending").as_text())
-    pending = writer()
-    pending.start(3)
+    pending = writer(3)
     assert pending.draining.is_set(), "before its first batch"
 
 
 def test_a_request_to_a_start_that_cannot_be_read_gives_way_to_the_next_one(writer, store):
     """Who asked was told that a request stood there, and the driver never heard of it."""
-    each = writer()
-    each.start(2)
+    each = writer(2)
     store.put(drain_path("s1"), b'{"format_ver')
     assert not each.draining.wait(0.1)
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
@@ -503,8 +485,7 @@ def test_how_it_ended_is_told_apart(writer, store):
 
 
 def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, store):
-    new = writer()
-    new.start(2)
+    writer(2)
     said = read_heartbeat(store)
     assert said is not None
     write_heartbeat(store, msgspec.structs.replace(said, term=1))
@@ -529,8 +510,7 @@ def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, mon
             slow.wait(60)
         real(self, path, data)
 
-    each = writer()
-    each.start(1)
+    each = writer(1)
     monkeypatch.setattr(CheckpointStore, "put", put)
     assert entered.wait(60)
     threading.Timer(0.1, slow.set).start()
@@ -541,8 +521,7 @@ def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, mon
 
 def test_a_heartbeat_that_a_disk_has_damaged_is_written_anew(writer, store):
     store.put("eos/driver.json", b"")
-    ours = writer()
-    ours.start(take_term(store, taken_by="a").term.number)
+    writer(take_term(store, taken_by="a").term.number)
     assert read_heartbeat(store).term == 1
 
 

@@ -74,6 +74,14 @@ def driver(
     )
 
 
+def promise(sink: Any, log: DecisionLog, frame: FakeFrame, batch: int = 0) -> None:
+    """By a driver that dies as soon as it has decided."""
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(frame, batch)
+
+
 def commits(log: DecisionLog, batch: int = 0) -> list[Decision]:
     return [d for d in log.of_batch(batch) if d.verdict is Verdict.COMMIT]
 
@@ -146,10 +154,7 @@ def test_an_empty_batch_promises_no_rows_and_its_range(broker, sink, log):
 
 
 def test_a_crash_after_the_decision_settles_it_and_evaluates_the_batch_once(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     assert broker.visible() == []
     again = FakeFrame(["a"], ["b"])
     driver(sink, log, name="driver 2")(again, 0)
@@ -168,10 +173,7 @@ def test_a_batch_whose_tasks_are_planned_becomes_visible_once(broker, sink, log)
 
 def test_a_promise_met_by_planned_tasks_is_refused_and_nothing_is_written(broker, sink, log):
     """Another driver promised the batch after this query had been planned."""
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     frame = FakeFrame(["a"], ["b"])
     planned = driver(sink, log, name="driver 2", planned=True)
     with pytest.raises(SupersededError, match="start the query again"):
@@ -184,10 +186,7 @@ def test_a_promise_met_by_planned_tasks_is_refused_and_nothing_is_written(broker
 
 
 def test_promised_rows_that_timed_out_are_replayed_and_only_those(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     first, second = broker.open()
     broker.end(first, Outcome.ABORTED)
     broker.end(second, Outcome.COMMITTED)
@@ -198,10 +197,7 @@ def test_promised_rows_that_timed_out_are_replayed_and_only_those(broker, sink, 
 
 def test_a_replay_that_times_out_is_replayed_again(broker, sink, log):
     for _ in range(3):
-        died = driver(sink, log)
-        died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            died(FakeFrame(["a"], ["b"]), 0)
+        promise(sink, log, FakeFrame(["a"], ["b"]))
         for identity in broker.open():
             broker.end(identity, Outcome.ABORTED)
     driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
@@ -209,10 +205,7 @@ def test_a_replay_that_times_out_is_replayed_again(broker, sink, log):
 
 
 def test_rows_that_changed_on_replay_are_refused_and_nothing_becomes_visible(broker, sink, log):
-    test_promise = driver(sink, log)
-    test_promise._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        test_promise(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     for identity in broker.open():
         broker.end(identity, Outcome.ABORTED)
     with pytest.raises(NonDeterministicReplayError, match="rand"):
@@ -231,10 +224,7 @@ def test_a_promise_lost_while_settling_is_left_to_the_restart(broker, sink, log)
 
 
 def test_an_unknown_outcome_is_never_guessed(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"]), 0)
+    promise(sink, log, FakeFrame(["a"]))
     broker.unknown = set(broker.open())
     with pytest.raises(DecisionNeededError, match="etl-0-0"):
         driver(sink, log)(FakeFrame(["a"]), 0)
@@ -259,10 +249,7 @@ def test_what_a_kind_does_not_say_is_no_loss_and_comes_no_second_time(
 
 
 def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b", "c"], ["d"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b", "c"], ["d"]))
     first, second, third = broker.open()
     broker.end(first, Outcome.ABORTED)
     broker.end(second, Outcome.COMMITTED)
@@ -286,10 +273,7 @@ def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, si
 
 
 def test_an_acceptance_does_not_keep_an_open_promise_from_being_settled(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=())
     with capture_logs() as logs:
         driver(sink, log, accepted=lambda *_: accepted)(FakeFrame(["a"], ["b"]), 0)
@@ -298,10 +282,7 @@ def test_an_acceptance_does_not_keep_an_open_promise_from_being_settled(broker, 
 
 
 def test_what_a_person_gave_up_is_never_committed_though_it_could_be(broker, sink, log):
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b", "c"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b", "c"]))
     poison, _ = broker.open()
     accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=(poison,))
     with capture_logs() as logs:
@@ -369,10 +350,7 @@ def test_a_leftover_that_cannot_be_ended_costs_no_promise_its_timeout(
 
 def test_what_was_given_up_and_committed_meanwhile_is_not_told_as_lost(broker, sink, log):
     """A person who trusts the count would insert the rows by hand: twice."""
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"]), 0)
+    promise(sink, log, FakeFrame(["a"]))
     [given_up] = broker.open()
     broker.end(given_up, Outcome.COMMITTED)
     accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=(given_up,))
@@ -466,10 +444,7 @@ ACCEPTED = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=())
 
 def lost(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> None:
     """Promised ``a``, ``b`` and ``c``, and aborted by a timeout."""
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a", "b"], ["c"]), 0)
+    promise(sink, log, FakeFrame(["a", "b"], ["c"]))
     for identity in broker.open():
         broker.end(identity, Outcome.ABORTED)
 
@@ -516,10 +491,7 @@ def test_what_was_accepted_and_comes_back_as_promised_is_delivered(broker, sink,
 
 def promised_in_two(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> None:
     """Readers have ``a``; ``b`` was aborted by a timeout."""
-    died = driver(sink, log)
-    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        died(FakeFrame(["a"], ["b"]), 0)
+    promise(sink, log, FakeFrame(["a"], ["b"]))
     first, second = broker.open()
     broker.end(first, Outcome.COMMITTED)
     broker.end(second, Outcome.ABORTED)

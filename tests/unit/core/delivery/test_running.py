@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import zipfile
 from contextlib import ExitStack
@@ -171,134 +172,78 @@ def stream(inner: str) -> Exception:
     return RuntimeError(STREAM.format(inner))
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "heals"),
-    [
-        (stream(SCHEMA), "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", False),
-        (
-            stream(SCHEMA.replace("_KEY_", "_VALUE_")),
-            "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
-            False,
+# By the condition of Spark's own in brackets, or by the class: whether a restart heals it.
+CONDITIONS: dict[bool | None, list[Exception]] = {
+    False: [
+        stream(SCHEMA),
+        stream(SCHEMA.replace("_KEY_", "_VALUE_")),
+        RuntimeError(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: {STREAM.format(SCHEMA)}"),
+        RuntimeError("[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01; 'Project"),
+        RuntimeError("[UNRESOLVED_COLUMN.WITH_SUGGESTION] `x` SQLSTATE: 42703"),
+        RuntimeError("[DATA_SOURCE_NOT_FOUND] kafka SQLSTATE: 42K02"),
+        stream(f"[CAST_INVALID_INPUT] '{SECRET}' SQLSTATE: 22018"),
+        stream("[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] x SQLSTATE: 42KDE"),
+        RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+        stream("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost."),
+        stream(  # what Spark met below says less than its own condition
+            "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS] x SQLSTATE: 58030"
+            f"{TRACE}Caused by: java.io.FileNotFoundException: File /c/state/0/1/2.delta"
         ),
-        (
-            RuntimeError(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: {STREAM.format(SCHEMA)}"),
-            "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
-            False,
-        ),
-        (
-            RuntimeError("[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01; 'Project"),
-            "TABLE_OR_VIEW_NOT_FOUND",
-            False,
-        ),
-        (
-            RuntimeError("[UNRESOLVED_COLUMN.WITH_SUGGESTION] `x` SQLSTATE: 42703"),
-            "UNRESOLVED_COLUMN.WITH_SUGGESTION",
-            False,
-        ),
-        (
-            RuntimeError("[DATA_SOURCE_NOT_FOUND] kafka SQLSTATE: 42K02"),
-            "DATA_SOURCE_NOT_FOUND",
-            False,
-        ),
-        (stream(f"[CAST_INVALID_INPUT] '{SECRET}' SQLSTATE: 22018"), "CAST_INVALID_INPUT", False),
-        (
-            stream("[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] x SQLSTATE: 42KDE"),
-            "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
-            False,
-        ),
-        (  # a task's error is a text for the driver
-            stream("Traceback ...\nairflow_eos.errors.RowError: column 'value' is double"),
-            "RowError",
-            False,
-        ),
-        (
-            RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
-            "JAVA_GATEWAY_EXITED",
-            False,
-        ),
-        (stream("\nairflow_eos.errors.TimeoutBudgetError: x"), "TimeoutBudgetError", False),
-        (stream("\nairflow_eos.errors.KafkaUnavailableError: x"), "KafkaUnavailableError", None),
-        (stream("\nlibrary.errors.RowError: of somebody else's"), "RowError", None),
-        (
-            stream("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost."),
-            "KAFKA_DATA_LOSS.START_OFFSET_RESET",
-            False,
-        ),
-        (
-            stream("[UNABLE_TO_ACQUIRE_MEMORY] 1 byte SQLSTATE: 53200"),
-            "UNABLE_TO_ACQUIRE_MEMORY",
-            True,
-        ),
-        (
-            stream(
-                "[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] x SQLSTATE: 58030"
-            ),
-            "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY",
-            True,
-        ),
-        (  # what Spark met below says less than its own condition
-            stream(
-                "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS] x SQLSTATE: 58030"
-                f"{TRACE}Caused by: java.io.FileNotFoundException: File /c/state/0/1/2.delta"
-            ),
-            "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
-            False,
-        ),
-        (
-            stream(
-                f"[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01{TRACE}"
-                "Caused by: java.net.UnknownHostException: metastore"
-            ),
-            "UnknownHostException",
-            None,
-        ),
-        (
-            stream("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x SQLSTATE: 58030"),
-            "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
-            None,
-        ),
-        (
-            stream(f"{SCHEMA}Caused by: java.lang.OutOfMemoryError: Java heap space"),
-            "OutOfMemoryError",
-            True,
-        ),
-        (
-            stream(
-                "[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: java.net.ConnectException: no"
-            ),
-            "ConnectException",
-            True,
-        ),
-        (
-            stream("[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: org.x.OddException: no"),
-            "OddException",
-            None,
-        ),
-        (
-            stream("ExecutorLostFailure (executor 1 exited) Reason: gone"),
-            "ExecutorLostFailure",
-            True,
-        ),
-        (stream("FetchFailed(null, shuffleId=0)"), "RuntimeError", None),
-        (
-            stream("org.apache.spark.shuffle.FetchFailedException: gone"),
-            "FetchFailedException",
-            True,
-        ),
-        (RuntimeError("java.lang.NoClassDefFoundError: org/x"), "NoClassDefFoundError", False),
-        (RuntimeError("java.lang.ClassNotFoundException: org.x"), "ClassNotFoundException", False),
-        (
-            stream("org.apache.hadoop.security.AccessControlException: denied"),
-            "AccessControlException",
-            False,
-        ),
-        (ModuleNotFoundError("No module named 'x'"), "ModuleNotFoundError", False),
-        (ValueError(SECRET), "ValueError", None),
-        (KeyError("[INFO] all is well"), "KeyError", None),
-        (OwnershipError("of another"), "OwnershipError", False),
-        (KafkaUnavailableError("away"), "KafkaUnavailableError", None),
     ],
-)
+    True: [
+        stream("[UNABLE_TO_ACQUIRE_MEMORY] 1 byte SQLSTATE: 53200"),
+        stream("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] x SQLSTATE: 58030"),
+    ],
+    None: [stream("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x SQLSTATE: 58030")],
+}
+CLASSES: dict[bool | None, dict[str, Exception]] = {
+    False: {
+        # a task's error is a text for the driver
+        "RowError": stream("Traceback ...\nairflow_eos.errors.RowError: column 'value' is double"),
+        "TimeoutBudgetError": stream("\nairflow_eos.errors.TimeoutBudgetError: x"),
+        "NoClassDefFoundError": RuntimeError("java.lang.NoClassDefFoundError: org/x"),
+        "ClassNotFoundException": RuntimeError("java.lang.ClassNotFoundException: org.x"),
+        "AccessControlException": stream(
+            "org.apache.hadoop.security.AccessControlException: denied"
+        ),
+        "ModuleNotFoundError": ModuleNotFoundError("No module named 'x'"),
+        "OwnershipError": OwnershipError("of another"),
+    },
+    True: {
+        "OutOfMemoryError": stream(f"{SCHEMA}Caused by: java.lang.OutOfMemoryError: Java heap"),
+        "ConnectException": stream(
+            "[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: java.net.ConnectException: no"
+        ),
+        "ExecutorLostFailure": stream("ExecutorLostFailure (executor 1 exited) Reason: gone"),
+        "FetchFailedException": stream("org.apache.spark.shuffle.FetchFailedException: gone"),
+    },
+    None: {
+        "KafkaUnavailableError": stream("\nairflow_eos.errors.KafkaUnavailableError: x"),
+        "RowError": stream("\nlibrary.errors.RowError: of somebody else's"),
+        "UnknownHostException": stream(
+            f"[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01{TRACE}"
+            "Caused by: java.net.UnknownHostException: metastore"
+        ),
+        "OddException": stream(
+            "[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: org.x.OddException: no"
+        ),
+        "RuntimeError": stream("FetchFailed(null, shuffleId=0)"),
+        "ValueError": ValueError(SECRET),
+        "KeyError": KeyError("[INFO] all is well"),
+    },
+}
+CAUSES = [
+    *(
+        (each, re.findall(r"\[([A-Z_]+(?:\.[A-Z_]+)*)\]", str(each))[-1], heals)
+        for heals, errors in CONDITIONS.items()
+        for each in errors
+    ),
+    *((each, kind, heals) for heals, errors in CLASSES.items() for kind, each in errors.items()),
+    (KafkaUnavailableError("away"), "KafkaUnavailableError", None),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "heals"), CAUSES)
 def test_the_innermost_class_decides_and_what_is_not_known_is_not_judged(error, kind, heals):
     found = cause_of(error)
     assert (found.kind, found.restart_heals) == (kind, heals)

@@ -59,34 +59,24 @@ def test_what_no_reader_is_known_to_have_is_given_up():
     assert [outcome.name for _, outcome in found.works] == ["ABORTED", "COMMITTED", "UNKNOWN"]
 
 
+def of_both(**became: Any) -> dict[str, Any]:
+    return {"decisions": (commit(ONE, TWO),), "outcomes": what_became(**became)}
+
+
 @pytest.mark.parametrize(
     ("world", "batch", "kind", "says"),
     [
         ({}, 4, ConfigurationError, "batch 5 is"),
         ({"checkpoint": checkpoint(5, 5)}, 5, ConfigurationError, "none is"),
         ({"decisions": (sealed(),)}, 5, ConfigurationError, "never promised"),
+        (of_both(committed=[ONE, TWO]), 5, ConfigurationError, "Nothing is missing"),
         (
-            {"decisions": (commit(ONE, TWO),), "outcomes": what_became(committed=[ONE, TWO])},
-            5,
-            ConfigurationError,
-            "Nothing is missing",
-        ),
-        (
-            {
-                "decisions": (commit(ONE, TWO),),
-                "listed": (still_open(TWO),),
-                "outcomes": what_became(aborted=[ONE]),
-            },
+            of_both(aborted=[ONE]) | {"listed": (still_open(TWO),)},
             5,
             RecoveryError,
             "airflow-eos recover /checkpoint",
         ),
-        (
-            {"decisions": (commit(ONE, TWO),), "outcomes": what_became([], [ONE], [], [TWO])},
-            5,
-            RecoveryError,
-            "30 rows",
-        ),
+        (of_both(aborted=[ONE], undecided=[TWO]), 5, RecoveryError, "30 rows"),
     ],
     ids=["another", "complete", "not-promised", "whole", "listed-as-open", "open-by-the-log"],
 )

@@ -41,8 +41,34 @@ def in_a_line(ids, key=1, partition=0):
     return [(each, key, partition, offset) for offset, each in enumerate(ids)]
 
 
-def test_the_same_is_clean():
-    assert counted(rows(in_a_line([1, 2, 3])), rows(in_a_line([1, 2, 3]))) == (0, 0, 0, 0)
+LINE = in_a_line
+CLEAN = (0, 0, 0, 0)
+COUNTED = {
+    "the same is clean": (LINE([1, 2, 3]), [LINE([1, 2, 3])], CLEAN),
+    "a dead letter that is in the output too is a duplicate": (
+        LINE([1]), [LINE([1]), LINE([1])], (0, 1, 0, 0),
+    ),
+    "a dead letter alone is not lost": (LINE([1, 2]), [LINE([1]), LINE([2])], CLEAN),
+    "twice in and twice out is no duplicate": (LINE([1, 1]), [LINE([1, 1])], CLEAN),
+    "unexpected is what never went in": (LINE([1]), [LINE([1, 9])], (0, 0, 1, 0)),
+    "order between keys is nobody's promise": (
+        [(1, 1, 0, 0), (2, 2, 0, 1)], [[(2, 2, 0, 0), (1, 1, 0, 1)]], CLEAN,
+    ),
+    "order between input partitions is nobody's promise": (
+        [(1, 1, 0, 5), (2, 1, 1, 0)], [[(1, 1, 0, 0), (2, 1, 0, 1)]], CLEAN,
+    ),
+    "rows without a key have no order": (LINE([1, 2], key=0), [LINE([2, 1], key=0)], CLEAN),
+    "a duplicate is not told as reordered too": (LINE([1, 2]), [LINE([1, 2, 1])], (0, 1, 0, 0)),
+    "nothing in, nothing out": ([], [[]], CLEAN),
+    "an empty output": (LINE([1]), [[]], (1, 0, 0, 0)),
+    "an empty input": ([], [LINE([1])], (0, 0, 1, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_lost_duplicated_unexpected_and_reordered_are_counted(what):
+    source, outputs, expected = COUNTED[what]
+    assert counted(rows(source), *map(rows, outputs)) == expected
 
 
 def test_lost_says_where_it_was_read_from():
@@ -60,61 +86,11 @@ def test_duplicated_says_where_all_copies_are():
     assert (place.offset, place.detail) == (2, "also at out/0@0")
 
 
-def test_a_row_in_the_output_and_in_the_dead_letters_is_a_duplicate():
-    assert counted(rows(in_a_line([1])), rows(in_a_line([1])), rows(in_a_line([1]), "dead")) == (
-        0,
-        1,
-        0,
-        0,
-    )
-
-
-def test_a_row_in_the_dead_letters_alone_is_not_lost():
-    assert counted(rows(in_a_line([1, 2])), rows(in_a_line([1])), rows(in_a_line([2]), "d")) == (
-        0,
-        0,
-        0,
-        0,
-    )
-
-
-def test_twice_in_and_twice_out_is_no_duplicate():
-    assert counted(rows(in_a_line([1, 1])), rows(in_a_line([1, 1]))) == (0, 0, 0, 0)
-
-
-def test_unexpected_is_what_never_went_in():
-    assert counted(rows(in_a_line([1])), rows(in_a_line([1, 9]))) == (0, 0, 1, 0)
-
-
 def test_reordered_within_a_key():
     found = compare([rows(in_a_line([1, 2, 3]))], [rows(in_a_line([1, 3, 2]))])
 
     assert found.reordered.count == 1
     assert found.reordered.first[0].offset == 2
-
-
-def test_order_between_keys_is_nobodys_promise():
-    source = rows([(1, 1, 0, 0), (2, 2, 0, 1)])
-    assert counted(source, rows([(2, 2, 0, 0), (1, 1, 0, 1)])) == (0, 0, 0, 0)
-
-
-def test_order_between_input_partitions_is_nobodys_promise():
-    source = rows([(1, 1, 0, 5), (2, 1, 1, 0)])
-    assert counted(source, rows([(1, 1, 0, 0), (2, 1, 0, 1)])) == (0, 0, 0, 0)
-
-
-def test_rows_without_a_key_have_no_order():
-    assert counted(rows(in_a_line([1, 2], key=0)), rows(in_a_line([2, 1], key=0))) == (0, 0, 0, 0)
-
-
-def test_a_duplicate_is_not_told_as_reordered_too():
-    assert counted(rows(in_a_line([1, 2])), rows(in_a_line([1, 2, 1]))) == (0, 1, 0, 0)
-
-
-def test_empty_topics():
-    assert counted(rows([]), rows([])) == (0, 0, 0, 0)
-    assert counted(rows(in_a_line([1])), rows([])) == (1, 0, 0, 0)
-    assert counted(rows([]), rows(in_a_line([1]))) == (0, 0, 1, 0)
 
 
 ENTRY = st.tuples(st.integers(1, 8), st.integers(1, 2), st.integers(0, 1))

@@ -39,6 +39,11 @@ LOST = Process(running=False, failure=RuntimeError("Error code is: 1"), detached
 CRASHED = Process(running=False, failure=RuntimeError("Error code is: 137"))
 NEWER = beat(term=2, started_by=started("s2"), application_id="app-2")
 BY_HAND = beat(term=2, started_by=None, application_id="app-2")
+BEFORE = beat("stopped", started_by=started("s0"))
+STUCK = beat("failed", reason="E: y")
+OFF = beat("stopped", end="drained", drained_by="airflow")
+BY_ANN = beat("stopped", end="drained", drained_by="page ann")
+BY_OPS = beat("stopped", end="drained", reason="ops: x")
 
 
 @pytest.mark.parametrize(
@@ -49,13 +54,7 @@ BY_HAND = beat(term=2, started_by=None, application_id="app-2")
         (seen(None), RUNS, 600, ExitKind.NEVER_SEEN, "600 s of the submit"),
         (seen(beat(), silent_s=60), RUNS, 0, ExitKind.STALLED, "stand still for 60 s"),
         (seen(beat("failed", end="failed", reason="E: y"), silent_s=59), RUNS, 0, None, ""),
-        (
-            seen(beat("failed", reason="E: y"), silent_s=60),
-            RUNS,
-            0,
-            ExitKind.FAILED,
-            "7 is still there",
-        ),
+        (seen(STUCK, silent_s=60), RUNS, 0, ExitKind.FAILED, "7 is still there"),
         (seen(beat("failed", end="superseded"), silent_s=60), RUNS, 0, ExitKind.SUPERSEDED, ""),
         (seen(beat("stopped", end="drained"), silent_s=599), RUNS, 0, None, ""),
         (seen(beat("stopped", end="finished"), silent_s=600), RUNS, 0, ExitKind.SUCCEEDED, "600 s"),
@@ -68,13 +67,7 @@ BY_HAND = beat(term=2, started_by=None, application_id="app-2")
         (seen(beat("waiting")), EXITED, 0, ExitKind.FAILED, "exited with 0"),
         (seen(beat("failed")), EXITED, 0, ExitKind.FAILED, "exited with 0"),
         (seen(None), EXITED, 0, ExitKind.FAILED, "no heartbeat of this start"),
-        (
-            seen(beat("stopped", started_by=started("s0")), moved=False),
-            EXITED,
-            0,
-            ExitKind.FAILED,
-            "",
-        ),
+        (seen(BEFORE, moved=False), EXITED, 0, ExitKind.FAILED, ""),
         (seen(beat("stopped")), CRASHED, 0, ExitKind.FAILED, "137"),
         (seen(beat("failed", reason="RowError: x")), CRASHED, 0, ExitKind.FAILED, "RowError: x"),
         (seen(beat("failed", end="superseded")), CRASHED, 0, ExitKind.SUPERSEDED, ""),
@@ -87,34 +80,10 @@ BY_HAND = beat(term=2, started_by=None, application_id="app-2")
         (seen(None), LOST, 0, ExitKind.FAILED, "exited with status 1"),
         (seen(beat()), None, 9999, None, ""),
         (seen(beat("stopped", end="finished")), None, 0, ExitKind.SUCCEEDED, ""),
-        (
-            seen(beat("stopped", end="drained", reason="ops: x")),
-            None,
-            0,
-            ExitKind.DRAINED,
-            "ops: x",
-        ),
-        (
-            seen(beat("stopped", end="drained", drained_by="page ann")),
-            None,
-            0,
-            ExitKind.DRAINED,
-            "",
-        ),
-        (
-            seen(beat("stopped", end="drained", drained_by="airflow")),
-            None,
-            0,
-            ExitKind.CALLED_OFF,
-            "",
-        ),
-        (
-            seen(beat("stopped", end="drained", drained_by="airflow")),
-            EXITED,
-            0,
-            ExitKind.CALLED_OFF,
-            "",
-        ),
+        (seen(BY_OPS), None, 0, ExitKind.DRAINED, "ops: x"),
+        (seen(BY_ANN), None, 0, ExitKind.DRAINED, ""),
+        (seen(OFF), None, 0, ExitKind.CALLED_OFF, ""),
+        (seen(OFF), EXITED, 0, ExitKind.CALLED_OFF, ""),
         (seen(beat("failed", end="failed", reason="E: y")), None, 0, ExitKind.FAILED, "E: y"),
         (seen(beat("failed", end="superseded")), None, 0, ExitKind.SUPERSEDED, ""),
         (seen(beat(), silent_s=59), None, 9999, None, ""),
