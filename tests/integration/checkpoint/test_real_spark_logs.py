@@ -359,6 +359,21 @@ def test_a_query_of_ours_writes_its_logs_so_and_no_other_query_does(
     assert managers == [f"{each}CheckpointFileManager" for each in expected]
 
 
+def test_both_logs_are_made_while_the_setting_stands(spark: SparkSession, tmp_path: Path) -> None:
+    """Else the query's thread makes them, by the setting that it finds when it comes to that."""
+    seen: list[Any] = []
+
+    def made() -> None:
+        seen.append(spark.conf.get(MANAGER, None))
+
+    running = SimpleNamespace(offsetLog=made, commitLog=made)
+    query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: running))
+    with quick_logs(spark, str(tmp_path)) as make_logs:
+        make_logs(query)
+    assert len(seen) == 2
+    assert all("FileSystemBased" in str(each) for each in seen)
+
+
 WRITER = """
 import os, sys
 from py4j.protocol import Py4JError
