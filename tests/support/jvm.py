@@ -17,7 +17,11 @@ from functools import cache
 from pathlib import Path
 
 import pyspark
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.java_gateway import (  # type: ignore[import-untyped]
+    GatewayParameters,
+    JavaGateway,
+    launch_gateway,
+)
 
 from airflow_eos.local.jars import java_program
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,20 +43,24 @@ def archive_options(archive: Path) -> str:
     return shlex.join(options)
 
 
-def leave_later(spark: SparkSession) -> None:
-    """Leave the archive in the background, where ``archive_options`` have named one."""
+def leave_later(spark: SparkSession, *, is_watched: Callable[[], bool]) -> None:
+    """Leave the archive in the background, where ``archive_options`` have named one.
+
+    Not while ``is_watched`` by a standby: it would take a Java that stands still for a dead one.
+    """
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the driver's Java
     named = gateway.jvm.java.lang.System.getProperty(_PROPERTY)
     if named is None:
         return
-    timer = threading.Timer(_AFTER_S, _left_or_told, (gateway, Path(named)))
+    timer = threading.Timer(_AFTER_S, _left_or_told, (gateway, Path(named), is_watched))
     timer.name, timer.daemon = "airflow-eos-class-archive", True
     timer.start()
 
 
-def _left_or_told(gateway: JavaGateway, archive: Path) -> None:
+def _left_or_told(gateway: JavaGateway, archive: Path, is_watched: Callable[[], bool]) -> None:
     try:
-        leave(gateway, archive)
+        if not is_watched():
+            leave(gateway, archive)
     except Exception as error:  # noqa: BLE001 - the next start is slower, and that is all
         log.warning("no_class_archive", archive=str(archive), error=str(error))
 

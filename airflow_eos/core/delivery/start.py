@@ -17,6 +17,7 @@ from airflow_eos.core.checkpoint.drain import Beginning, request_to
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
 from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.core.checkpoint.repartition import require_finished
+from airflow_eos.core.checkpoint.standby import standbys
 from airflow_eos.core.delivery.batch_timeout import PolicyOption, chosen_trigger, retaining
 from airflow_eos.core.delivery.class_archive import leave_later
 from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
@@ -229,7 +230,7 @@ def run(start: Start, after: int | None = None) -> ExactlyOnceQuery:
             query = start.settings.started(batch.streamed(start.read.frame), guarded)
             start.plan.of(query)
             heartbeat.follow(query)
-            leave_later(start.spark)
+            leave_later(start.spark, is_watched=lambda: bool(standbys(start.store)))
         except BaseException as error:
             heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
             raise

@@ -66,23 +66,35 @@ def test_a_java_that_knows_no_such_archive_starts_all_the_same(tmp_path):
     subprocess.run([java_program(), *shlex.split(options), "-version"], check=True, timeout=60)
 
 
-def test_a_driver_leaves_it_after_a_while_and_tells_where_it_cannot(tmp_path, monkeypatch):
-    monkeypatch.setattr(class_archive, "_AFTER_S", 0.0)
+def timer_of(gateway, monkeypatch, *, is_watched):
+    """What a driver behind ``gateway`` does after a while; None: nothing."""
     timers = []
-    monkeypatch.setattr(
-        class_archive.threading.Timer, "start", lambda timer: timers.append(timer), raising=True
-    )
+    monkeypatch.setattr(class_archive.threading.Timer, "start", lambda each: timers.append(each))
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway))
+    leave_later(spark, is_watched=lambda: is_watched)
+    return timers[0] if timers else None
+
+
+def test_a_driver_leaves_it_after_a_while_and_tells_where_it_cannot(tmp_path, monkeypatch):
     in_a_file = tmp_path / "file"
     in_a_file.write_text("")
     archive = in_a_file / "driver.jsa"
     with java(archive_options(archive)) as gateway, capture_logs() as lines:
-        leave_later(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)))
-        [timer] = timers
+        timer = timer_of(gateway, monkeypatch, is_watched=False)
         timer.function(*timer.args)
+    assert timer.interval == 30
     assert [line["event"] for line in lines] == ["no_class_archive"]
 
 
-def test_a_driver_that_was_told_of_none_leaves_none():
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_java_does_not_stand_still_before_the_eyes_of_a_standby(tmp_path, monkeypatch, is_watched):
+    archive = tmp_path / "driver.jsa"
+    with java(archive_options(archive)) as gateway:
+        timer = timer_of(gateway, monkeypatch, is_watched=is_watched)
+        timer.function(*timer.args)
+    assert archive.exists() is not is_watched
+
+
+def test_a_driver_that_was_told_of_none_leaves_none(monkeypatch):
     with java("-Xshare:auto") as gateway:
-        leave_later(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)))
-        assert not [each for each in class_archive.threading.enumerate() if "archive" in each.name]
+        assert timer_of(gateway, monkeypatch, is_watched=False) is None
