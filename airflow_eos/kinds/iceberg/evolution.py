@@ -43,15 +43,18 @@ def changing(table: Table) -> Transaction:
     from pyiceberg.table import Transaction
 
     class Change(Transaction):
-        _found: tuple[Any, ...] = (None, None, None)
+        _of: tuple[Any, ...] = (None, None)
+        _found: TableMetadata
 
         @property
         def table_metadata(self) -> TableMetadata:
-            base, updates, _ = self._found
+            base, updates = self._of
             if base is not self._table.metadata or updates is not self._updates:
-                found = super().table_metadata
-                self._found = self._table.metadata, self._updates, found
-            return self._found[-1]
+                self._of, self._found = (
+                    (self._table.metadata, self._updates),
+                    super().table_metadata,
+                )
+            return self._found
 
     return Change(table)
 

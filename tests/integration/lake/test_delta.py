@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -317,9 +318,12 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Count how often a log is read from its beginning."""
     found: list[Any] = []
     whole = participant_module.loaded_table
-    monkeypatch.setattr(
-        participant_module, "loaded_table", lambda folder: found.append(folder) or whole(folder)
-    )
+
+    def spied(folder: DeltaFolder) -> DeltaTable:
+        found.append(folder)
+        return whole(folder)
+
+    monkeypatch.setattr(participant_module, "loaded_table", spied)
     return found
 
 
@@ -341,7 +345,9 @@ def test_a_batch_reads_no_more_of_the_log_than_what_is_new(stage: Stage, monkeyp
 
 def test_a_look_stays_as_it_was_while_others_look(stage: Stage):
     """A commit on it would go by a version that nobody had checked."""
-    table = DeltaLog(DeltaFolder.of(str(stage.table), None), DeltaTable(stage.table).metadata().id)
+    table = DeltaLog(
+        DeltaFolder.of(str(stage.table), None), str(DeltaTable(stage.table).metadata().id)
+    )
     before = table.look()
     write_deltalake(stage.table, pa.table({"key": ["k1"], "value": [1]}), mode="append")
     assert [table.look().snapshot_address, before.snapshot_address] == [
@@ -366,9 +372,12 @@ def test_a_table_made_anew_with_as_many_commits_is_another_one(stage: Stage):
 def test_each_commit_is_made_durable_once(stage: Stage, monkeypatch):
     synced: list[str] = []
     sync = TableFiles.sync
-    monkeypatch.setattr(
-        TableFiles, "sync", lambda self, paths: (synced.extend(paths), sync(self, paths))[1]
-    )
+
+    def spied(files: TableFiles, paths: Sequence[str]) -> None:
+        synced.extend(paths)
+        sync(files, paths)
+
+    monkeypatch.setattr(TableFiles, "sync", spied)
     participant = stage.participant()
     for number in range(4):
         work = stage.prepare(number)
