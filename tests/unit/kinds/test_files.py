@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,8 +222,8 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
 
 
 def test_where_another_disk_is_mounted_nothing_is_concluded(files, tmp_path):
-    """All is there, but for our files."""
     work = prepare(tmp_path)
+    shutil.rmtree(work_folder(tmp_path) / work.key)
     (work_folder(tmp_path).parent / "mark").write_text("f" * 32)
     require_nothing_concluded(files, work)
 

@@ -73,7 +73,9 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     df = MagicMock()
-    df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
+    df.sparkSession.sparkContext = SimpleNamespace(
+        applicationId="local-1", master="local", uiWebUrl=None
+    )
     df.sparkSession.conf.get.return_value = "client"
     writer = df.writeStream.outputMode.return_value.foreachBatch.return_value
     started = writer.option.return_value.trigger.return_value.start

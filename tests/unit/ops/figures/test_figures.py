@@ -241,7 +241,9 @@ def test_a_query_is_observed_where_the_environment_asks_and_never_else(
     monkeypatch.setattr(source, "check_sources", lambda *_: ())
     monkeypatch.setattr(start, "begin", guaranteed)
     df = MagicMock()
-    df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
+    df.sparkSession.sparkContext = SimpleNamespace(
+        applicationId="local-1", master="local", uiWebUrl=None
+    )
     df.sparkSession.conf.get.return_value = "client"
     with pytest.raises(RuntimeError, match="far enough"):
         start.start_exactly_once(df, MagicMock(), checkpoint_location=f"file://{tmp_path}")
