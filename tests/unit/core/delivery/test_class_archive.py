@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from airflow_eos.core.delivery import class_archive
@@ -69,9 +72,9 @@ def test_a_java_that_knows_no_such_archive_starts_all_the_same(tmp_path):
 def timer_of(gateway, monkeypatch, *, is_watched):
     """What a driver behind ``gateway`` does after a while; None: nothing."""
     timers = []
-    monkeypatch.setattr(class_archive.threading.Timer, "start", lambda each: timers.append(each))
+    monkeypatch.setattr(threading.Timer, "start", lambda each: timers.append(each))
     spark = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway))
-    leave_later(spark, is_watched=lambda: is_watched)
+    leave_later(cast(SparkSession, spark), is_watched=lambda: is_watched)
     return timers[0] if timers else None
 
 

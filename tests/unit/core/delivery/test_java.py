@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import cast
 
 from airflow_eos.core.delivery import standby
 from airflow_eos.core.delivery.java import diagnosed, give_memory_back
+from airflow_eos.core.delivery.start_option import Start
 from tests.support.jvm import java
 
 
 def heap_mib(gateway):
     """The heap that Java keeps."""
-    return int(re.search(r"total (\d+)K", diagnosed(gateway, "gcHeapInfo"))[1]) >> 10
+    return int(found(r"total (\d+)K", diagnosed(gateway, "gcHeapInfo"))) >> 10
 
 
 def free_at_most(gateway):
     flags = diagnosed(gateway, "vmFlags", "-all")
-    return [re.search(rf"{name}HeapFreeRatio\s*= (\d+)", flags)[1] for name in ("Min", "Max")]
+    return [found(rf"{name}HeapFreeRatio\s*= (\d+)", flags) for name in ("Min", "Max")]
+
+
+def found(pattern, text):
+    [group] = re.findall(pattern, text)
+    return group
 
 
 def test_java_gives_back_what_it_keeps_and_may_grow_as_before():
@@ -34,13 +41,13 @@ def test_java_gives_back_what_it_keeps_and_may_grow_as_before():
 
 
 def test_a_standby_gives_memory_back_once_its_workers_are_warm(monkeypatch):
-    done = []
+    done: list[object] = []
     monkeypatch.setattr(standby, "give_memory_back", done.append)
     start = SimpleNamespace(
         sink=SimpleNamespace(check=lambda _spark: done.append("asked")),
         spark=SimpleNamespace(sparkContext=SimpleNamespace(_gateway="Java")),
     )
-    act = standby.resting(start)
+    act = standby.resting(cast(Start, start))
     for _ in range(3):
         act()
     assert done == ["asked", "Java", "asked", "asked"]

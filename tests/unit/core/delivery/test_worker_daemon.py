@@ -72,7 +72,7 @@ def workers():
         try:
             [port] = struct.unpack("!i", daemon.stdout.read(4))
             with ExitStack() as connections:
-                pids = []
+                pids: list[int] = []
                 for _ in range(2):
                     asked = socket.create_connection(("127.0.0.1", port))
                     connections.enter_context(asked)
