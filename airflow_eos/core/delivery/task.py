@@ -290,19 +290,25 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
     return sorted(reports, key=lambda report: report.task)
 
 
+_FEW = 64
+"""Tasks whose reports are asked for one by one."""
+
+
 def _told(tasks: DataFrame) -> tuple[list[bytes], int]:
     """Run the tasks; return what they report, and how many there were.
 
     The frame that ``foreachBatch`` gives is one node, the rows of the query's own plan. To collect
     it, Spark would analyse, optimise, plan and describe it for each batch, as a query of its own:
-    so the node alone is planned, and run as a part of the batch.
+    so the node alone is planned, and run as a part of the batch. Its rows come one by one from the
+    JVM, which many tasks would wait for longer than for a plan.
     """
     execution = tasks._jdf.queryExecution()  # noqa: SLF001 - no public name for any of it
     node = execution.analyzed()
-    if node.nodeName() == "LogicalRDD":
+    ran = int(node.rdd().getNumPartitions()) if node.nodeName() == "LogicalRDD" else 0
+    if 0 < ran <= _FEW:
         planner = tasks.sparkSession._jsparkSession.sessionState().planner()  # noqa: SLF001
         rows = planner.plan(node).next().executeCollect()
-        return [bytes(row.getBinary(0)) for row in rows], int(node.rdd().getNumPartitions())
+        return [bytes(row.getBinary(0)) for row in rows], ran
     found = [bytes(row.report) for row in tasks.collect()]
     # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
     return found, int(execution.toRdd().getNumPartitions())

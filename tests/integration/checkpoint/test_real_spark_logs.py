@@ -394,6 +394,7 @@ for number in range(first, first + 10_000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["FileContext", "FileSystem"])
 def test_a_jvm_that_is_killed_while_it_writes_leaves_an_entry_whole_or_not_at_all(
     tmp_path: Path, kind: str

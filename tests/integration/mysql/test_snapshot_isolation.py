@@ -17,7 +17,6 @@ from tests.support.servers.mariadb import EmbeddedMariaDb
 @pytest.fixture(scope="module")
 def newest() -> Iterator[EmbeddedMariaDb]:
     with EmbeddedMariaDb("--innodb-snapshot-isolation=ON") as server:
-        server.start()
         yield server
 
 

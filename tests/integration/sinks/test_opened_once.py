@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-import confluent_kafka.admin
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from airflow_eos.core.checkpoint.locations import LocalFiles
+from airflow_eos.kafka.client import compacted_topic
 from airflow_eos.kafka.client.connection import ConnectionManager
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
@@ -40,10 +40,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     counting(LocalFiles, "__init__", "checkpoint")
     counting(ConnectionManager, "bootstrap", "Kafka")
-    counting(confluent_kafka, "Consumer", "Consumer")
-    counting(confluent_kafka, "Producer", "Producer")
+    counting(compacted_topic, "Consumer", "Consumer")
+    counting(compacted_topic, "Producer", "Producer")
     # By its constructor, since AdminClient names itself in there.
-    counting(confluent_kafka.admin.AdminClient, "__init__", "AdminClient")
+    counting(AdminClient, "__init__", "AdminClient")
     return found
 
 

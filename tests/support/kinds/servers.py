@@ -51,12 +51,9 @@ def _endpoint() -> Iterator[str]:
 
 @contextmanager
 def _lake() -> Iterator[str]:
-    with EmbeddedS3() as bucket:
-        bucket.start()
-        with EmbeddedIcebergRest(bucket) as catalog:
-            catalog.start()
-            told = {"url": bucket.url, "options": bucket.storage_options, "catalog": catalog.uri}
-            yield json.dumps(told)
+    with EmbeddedS3() as bucket, EmbeddedIcebergRest(bucket) as catalog:
+        told = {"url": bucket.url, "options": bucket.storage_options, "catalog": catalog.uri}
+        yield json.dumps(told)
 
 
 _STARTS: dict[str, Callable[[], AbstractContextManager[str]]] = {
