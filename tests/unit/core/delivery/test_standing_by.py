@@ -159,6 +159,7 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        assert self.now < 10_000, "it waits for ever"
         for moment in [each for each in self.at if each <= self.now]:
             self.at.pop(moment)()
         if self.beats and self.now * 1000 >= self.beat.beat_at_ms + self.beat.interval_ms:
