@@ -25,7 +25,6 @@ from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import plan_recovery, resolve
 from tests.integration.hazards.direct import Direct, Frame, arrow
-from tests.support.pipeline import wait_until
 
 
 def straggle(direct: Direct) -> None:
@@ -71,11 +70,11 @@ def test_a_task_that_fails_after_it_wrote_leaves_nothing_open(
     monkeypatch.setattr(writer_module, "GATHER_BYTES_A_PARTITION", 0)
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for number in range(3):
+        # Another thread sends them, with a later row where the id was still being asked for.
+        for number in range(5000):
             yield arrow([("key", f"{number}")])
-        # Another thread sends them: a busy broker has not answered yet.
-        wait_until(lambda: direct.open_transactions() != [], what="rows that were written")
-        raise RuntimeError("the source fails")
+            if direct.open_transactions():
+                raise RuntimeError("the source fails")
 
     with pytest.raises(RuntimeError, match="the source fails"):
         SinkTask((TaskOutput(direct.sink.name, direct.sink.opened),)).run(0, 0, rows())
