@@ -82,7 +82,9 @@ def test_a_pipeline_whose_driver_dies_is_tried_again_in_the_same_run(kafka, spec
     assert read_heartbeat(store).end == "finished"
 
 
-@pytest.mark.parametrize("place", ["prepared", "decided", "settled"])
+@pytest.mark.parametrize(
+    "place", ["sealed", "before-prepare", "prepared", "decided", "settled-some", "settled"]
+)
 def test_a_pipeline_whose_jvm_dies_goes_on_in_the_next_run(kafka, spec, tmp_path, place):
     with connect_server(tmp_path / "first") as first:
         die_at(first.folder, f"{place}=stop")
