@@ -405,8 +405,8 @@ class SinkTask:
                 for flow in flows:
                     flow.take(batch)
             # Who sends by itself is waited for last, and the others prepare meanwhile.
-            in_turn = sorted(flows, key=_Flow.finish) if len(flows) > 1 else flows
-            reported = {flow: flow.report(task) for flow in in_turn}
+            sends = {flow: len(flows) > 1 and flow.finish() for flow in flows}
+            reported = {flow: flow.report(task) for flow in sorted(flows, key=sends.__getitem__)}
             reports = tuple(reported[flow] for flow in flows)
             undo.pop_all()
         if writes:

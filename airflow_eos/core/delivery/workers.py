@@ -109,7 +109,11 @@ def fork_from_ours(spark: SparkSession) -> Callable[[], None]:
     if conf.contains(_DAEMON) or not Path(__file__).is_file():  # a zip that no daemon has
         return lambda: None
     conf.set(_DAEMON, f"{__package__}.worker_daemon")
-    return lambda: conf.remove(_DAEMON) and None
+
+    def undo() -> None:
+        conf.remove(_DAEMON)
+
+    return undo
 
 
 def meanwhile(act: Callable[[], None]) -> Callable[[], None]:

@@ -506,7 +506,8 @@ class Participant(Protocol):
     """One system under one name, as one process reaches it; or several systems as one.
 
     Each work goes to the participant that it names; see
-    :class:`~airflow_eos.core.protocol.participant_group.ParticipantGroup`.
+    :class:`~airflow_eos.core.protocol.participant_group.ParticipantGroup`, which asks each in a
+    thread of its own: one call of a participant at a time, from changing threads.
     """
 
     @property

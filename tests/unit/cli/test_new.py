@@ -73,6 +73,8 @@ def test_its_dags_are_three_and_find_the_app_beside_them(tmp_path, kind):
     run = dags[0].get_task("run")
     assert run.application == str(tmp_path / "orders" / "spark_apps" / "orders.py")
     assert bool(run.outputs) is (kind in {Kind.windows, Kind.lake})
+    classes = tmp_path / "orders" / "checkpoints" / "driver.jsa"
+    assert f"archive={classes}" in run.conf["spark.driver.extraJavaOptions"]
 
 
 def test_the_two_outputs_can_be_chosen_and_have_a_prefix_each(tmp_path):
