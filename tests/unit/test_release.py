@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import airflow_eos
+from airflow_eos.core.delivery.port import SPARK
 from tests.support.wheel import build_sdist, build_wheel, install, python, run
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,10 @@ def test_version_package_and_changelog_name_the_same_release_and_its_day():
     assert newest[1] == VERSION
     assert date.fromisoformat(newest[2]) >= date(2026, 11, 26)
     assert f"\n[{VERSION}]: " in CHANGELOG
+
+
+def test_errors_and_the_page_name_the_same_releases_of_spark():
+    assert SPARK in (ROOT / "docs/install.md").read_text(encoding="utf-8")
 
 
 def test_the_changelog_begins_with_the_first_release():

@@ -20,7 +20,7 @@ import structlog
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
-from airflow_eos.core.delivery.port import BatchFunction, BatchSink, OffsetCommit, TaskReport
+from airflow_eos.core.delivery.port import SPARK, BatchFunction, BatchSink, OffsetCommit, TaskReport
 from airflow_eos.core.delivery.replay import (
     Replay,
     ReplayChecks,
@@ -632,7 +632,7 @@ class RunningPlan:
     """The batch that Spark evaluates now; Spark's public API tells that only once it has ended.
 
     ``StreamExecution.lastExecution`` is the ``IncrementalExecution`` of the running batch; both
-    methods are there in Spark 4.0 to 4.2, where the classes have moved between packages.
+    methods are there in Spark 4.0 to 4.3, where the classes have moved between packages.
     """
 
     def __init__(self) -> None:
@@ -657,7 +657,7 @@ class RunningPlan:
         except Exception as error:
             raise ConfigurationError(
                 "This Spark does not tell which batch it evaluates (StreamExecution.lastExecution)."
-                " Expected Spark 4.0 to 4.2: use one of these, or a newer airflow-provider-eos."
+                f" Expected {SPARK}: use one of these, or a newer airflow-provider-eos."
             ) from error
         if found != batch_id:
             raise ConfigurationError(
@@ -669,7 +669,7 @@ class RunningPlan:
     def files(self) -> Sequence[str]:
         """Return the files of all streams that Spark evaluates the running batch with.
 
-        The relation of a file source is V1's in Spark 4.0 to 4.2; that of a source without new rows
+        The relation of a file source is V1's in Spark 4.0 to 4.3; that of a source without new rows
         has none.
         """
         found = self._execution().logical().collectLeaves()

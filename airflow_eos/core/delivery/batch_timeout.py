@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from airflow_eos.core.delivery.outputs import WrappedSink
-from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.port import SPARK, TaskReport
 from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError
 
@@ -104,7 +104,7 @@ class BatchTasks:
         if group is None:
             raise ConfigurationError(
                 "This Spark runs the batch without a job group, so that it cannot be cancelled. "
-                "Expected Spark 4.0 to 4.2: use one of these, or leave out the policy's timeout."
+                f"Expected {SPARK}: use one of these, or leave out the policy's timeout."
             )
         self._group = group
         self._before = set(context.statusTracker().getJobIdsForGroup(self._group))

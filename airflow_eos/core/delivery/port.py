@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision
 
+SPARK = "Spark 4.0 to 4.3"
+"""The releases that this package is tried on; see tests/matrix."""
 PROGRESS = "consumer_group"
 """The name of the participant that says how far a pipeline is; no output may be called so."""
 

@@ -20,6 +20,7 @@ import structlog
 from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.port import SPARK
 from airflow_eos.core.delivery.spark_session import classic_session
 from airflow_eos.core.delivery.task import distributes
 from airflow_eos.core.protocol.decision import Guarantee, SourceRead
@@ -162,7 +163,7 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
         found = [leaves.apply(number) for number in range(leaves.length())]
-        # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.2.
+        # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.3.
         return tuple(
             StreamSource(str(leaf.sourceName()), _options(leaf))
             for leaf in found
@@ -171,7 +172,7 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
     except Exception as error:
         raise ConfigurationError(
             "This Spark does not tell which sources the query reads (StreamingRelationV2). "
-            "Expected Spark 4.0 to 4.2: use one of these, or a newer airflow-provider-eos."
+            f"Expected {SPARK}: use one of these, or a newer airflow-provider-eos."
         ) from error
 
 

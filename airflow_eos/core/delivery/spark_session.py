@@ -19,6 +19,7 @@ from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
 from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
+from airflow_eos.core.delivery.port import SPARK
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def stateful(df: DataFrame) -> tuple[str, ...]:
     """Return the names of a query's operators that keep state; a join of two streams is one.
 
     Found in the analysed plan; ``nodeName``, ``children`` and ``isStreaming`` are the same in
-    Spark 4.0 to 4.2.
+    Spark 4.0 to 4.3.
     """
     found = set()
     waiting = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
@@ -198,7 +199,7 @@ def race_sparks_logs(
         rounds: the number of races.
 
     Raises:
-        StoreError: the file manager is not where Spark 4.0 to 4.2 has it, or does not work.
+        StoreError: the file manager is not where Spark 4.0 to 4.3 has it, or does not work.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -223,7 +224,7 @@ def race_sparks_logs(
     except (Py4JError, BrokenBarrierError) as error:
         raise StoreError(
             f"{store.location}: Spark's CheckpointFileManager could not be tried: {error}. "
-            "Expected Spark 4.0 to 4.2 and a location that it can write to."
+            f"Expected {SPARK} and a location that it can write to."
         ) from error
     return RaceResult(RACERS, rounds, several, nobody, torn)
 
@@ -252,9 +253,7 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
     root = hadoop_path(location)
     found = _class_of(jvm, "CheckpointFileManager")
     if found is None:
-        raise StoreError(
-            f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2."
-        )
+        raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected {SPARK}.")
     return found.create(root, conf), lambda path: hadoop_path(root, path)
 
 

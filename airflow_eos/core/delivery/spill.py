@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.core.checkpoint.decisions import PerishableRows, summed
 from airflow_eos.core.checkpoint.locations import as_local_path
-from airflow_eos.core.delivery.port import WrappingSink
+from airflow_eos.core.delivery.port import SPARK, WrappingSink
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.cut import stamp_of
@@ -85,7 +85,7 @@ def running_batch() -> int:
     if told is None:
         raise DeliveryError(
             f"Spark does not tell its task which batch it runs (local property {_BATCH}). Expected "
-            "a micro-batch of Spark 4.0 to 4.2, and pinned threads (PYSPARK_PIN_THREAD, on by "
+            f"a micro-batch of {SPARK}, and pinned threads (PYSPARK_PIN_THREAD, on by "
             "default). Nothing was written."
         )
     return int(told)
