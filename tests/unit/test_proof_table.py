@@ -50,12 +50,16 @@ def test_of_what_takes_long_a_room_is_a_line_and_what_failed_is_named(tmp_path: 
         "<testsuites><testsuite>"
         + ran("integration.kinds.test_kinds", "kept")
         + ran("integration.kinds.test_other", "lost", "<failure/>")
+        + ran("integration.kinds.test_other", "gs", '<skipped message="needs a bucket"/>')
         + "</testsuite></testsuites>"
     )
     text = page_of_long(report, "1234567")
     assert "1 of 2 held. Commit 1234567" in text
-    assert "| integration/kinds | 2 | 1 | 0.1 |" in text
-    assert text.endswith("- not held: `tests.integration.kinds.test_other::test_lost`\n")
+    assert "| integration/kinds | 3 | 1 | 0.1 |" in text
+    assert text.endswith(
+        "- not held: `tests.integration.kinds.test_other::test_lost`\n"
+        "- not run: `tests.integration.kinds.test_other::test_gs`: needs a bucket\n"
+    )
 
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):

@@ -222,10 +222,9 @@ def test_what_is_alive_is_neither_recovered_nor_resumed(server, ann, checkpoint)
     beats(checkpoint)  # the driver was only slow: it beats again before the button is pressed
     for name, headers in pressed.items():
         answer = ann.post(f"{pipeline(ann)}/{name}", headers=headers)
-        assert (answer.status_code, "batch" in answer.text or "driver" in answer.text) == (
-            409,
-            True,
-        )
+        assert answer.status_code == 409, answer.text
+        # at the first look, and at a later one
+        assert "driver" in answer.text or "It is running" in answer.text
     assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
 
 
