@@ -745,8 +745,18 @@ def lacking_keys(location: str, error: Exception) -> Remedy | None:
     )
 
 
+def said_code(error: Exception | None) -> str:
+    """Return a store's own word for what is wrong, such as ``ExpiredToken``; empty: it has none."""
+    found = re.search(r"<Code>(\w+)</Code>", str(error), re.ASCII)
+    return found[1] if found else ""
+
+
 def brief(error: Exception | None) -> str:
-    """Return the first line of a store's error, without the signed part of a URL."""
+    """Return the first line of a store's error, without the signed part of a URL, and its code.
+
+    Amazon has the code in a second line, behind one that says only that it is XML.
+    """
     first = str(error).strip().partition("\n")[0] if error is not None else "no answer"
-    unsigned = re.sub(r"[?][^\s)]+", "?***", first)
-    return f"{type(error).__name__}: {unsigned}"
+    unsigned = re.sub(r"[?][^\s)]+", "?***", first.partition("<?xml")[0].rstrip(": "))
+    code = said_code(error)
+    return f"{type(error).__name__}: {unsigned}" + (f" ({code})" if code not in unsigned else "")

@@ -511,11 +511,11 @@ REQUESTS = [
 class Denied(BaseHTTPRequestHandler):
     """Refuses every request, as S3 does once a session's token has expired: 400, or else 403."""
 
-    status = 0
+    status, code = 0, "ExpiredToken"
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        said = b"<Error><Code>ExpiredToken</Code><Message>has expired</Message></Error>"
+        said = f'<?xml version="1.0"?>\n<Error><Code>{self.code}</Code></Error>'.encode()
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
@@ -531,15 +531,30 @@ class Denied(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(("doing", "ask"), [each for each in REQUESTS if each[0] != "looking at"])
 def test_keys_that_have_expired_are_a_refusal_to_whoever_watches(status, doing, ask):
     """A watcher lists terms first: it took a refusal for no answer, and kept the old keys."""
-    handler = type("Refusing", (Denied,), {"status": status})
+    found = refused(ask, status=status)
+    assert doing in str(found)
+    assert is_refusal(found)
+    assert "(ExpiredToken)" in str(found), "Amazon says it in a second line"
+
+
+def refused(ask, **said):
+    handler = type("Refusing", (Denied,), said)
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = {"aws_endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true"}
         store = CheckpointStore.open("s3://lake/t", storage_options=KEYS | there)
-        with pytest.raises(StoreError, match=doing) as found:
+        with pytest.raises(StoreError) as found:
             ask(store)
         server.shutdown()
-    assert is_refusal(found.value)
+    return found.value
+
+
+@pytest.mark.parametrize(("doing", "ask"), [each for each in REQUESTS if each[0] != "looking at"])
+def test_a_clock_that_is_wrong_is_not_said_to_be_the_keys(doing, ask):
+    found = refused(ask, status=403, code="RequestTimeTooSkewed")
+    assert doing in str(found)
+    assert "set this machine's clock" in str(found).lower()
+    assert "credentials" not in str(found)
 
 
 @pytest.mark.parametrize(("doing", "ask"), REQUESTS)
