@@ -1,7 +1,8 @@
 """A declarative pipeline each hour, exactly once: ``spark_apps/pipeline_orders.py``.
 
 A run recovers by itself before it reads. Where a run has failed for good, ``recover`` shows readers
-what was promised, so that they need not wait for the next one; the run stays failed. The connection
+what was promised, so that they need not wait for the next one; the run stays failed. Where the
+server itself dies, Spark's client asks for it ten minutes long before a try fails. The connection
 ``spark_connect`` is of the type of that name (docs/howto/connect.md).
 """
 

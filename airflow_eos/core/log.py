@@ -1,4 +1,4 @@
-"""Log lines of what a task may import: structlog is loaded with the first line, not before.
+"""Log lines of the package: structlog is loaded with the first line, not before.
 
 It takes 0.2 s with what it imports, and each of Spark's Python workers would pay that; nearly none
 of them ever logs.
@@ -6,6 +6,7 @@ of them ever logs.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 
@@ -20,3 +21,11 @@ class Log:
         import structlog
 
         return getattr(structlog.get_logger(self._name), level)
+
+    def exception(self, event: str, **said: Any) -> None:
+        """Log the error that is being handled, with its traceback as a text.
+
+        Where rich is installed structlog itself would print the local variables of each frame, too,
+        and among those of a client are passwords.
+        """
+        self.error(event, stack=traceback.format_exc().rstrip(), **said)

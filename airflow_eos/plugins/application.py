@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import structlog
 from airflow.configuration import conf
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -29,6 +28,7 @@ from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_eos.core.arguments import TimeSpan, milliseconds
+from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook, extra_of
@@ -49,7 +49,7 @@ from airflow_eos.plugins.internals import (
     get_user,
 )
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 HEADER = "x-eos-token"
 MAX_AGE_S = 600

@@ -60,14 +60,14 @@ def die_at(folder: Path, failpoints: str, **more: str) -> None:
 class ConnectServer:
     """The server's process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+            self.port = port or free.getsockname()[1]
         conf = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": self._port,
+            "spark.connect.grpc.binding.port": self.port,
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -93,8 +93,8 @@ class ConnectServer:
         until = time.monotonic() + 120
         while self._process.poll() is None and time.monotonic() < until:
             with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return f"sc://127.0.0.1:{self._port}"
+                if tried.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return f"sc://127.0.0.1:{self.port}"
             time.sleep(0.1)
         raise AssertionError((self.folder / "server.log").read_text()[-6000:])
 
@@ -131,10 +131,10 @@ class ConnectServer:
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[ConnectServer]:
-    """A server for a while."""
+def connect_server(folder: Path, port: int = 0) -> Iterator[ConnectServer]:
+    """A server for a while, on a free port where none is given."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = ConnectServer(folder)
+    server = ConnectServer(folder, port)
     try:
         yield server
     finally:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import obstore
 import obstore.exceptions as failures
-from obstore.exceptions import AlreadyExistsError, GenericError
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import from_url
 
 from airflow_eos.core.checkpoint.backend import Content, require_readable
@@ -222,16 +222,27 @@ def _meta(path: str, found: os.stat_result) -> dict[str, Any]:
     return {"path": path, "size": found.st_size, "last_modified": modified}
 
 
-# --- panics of the store --------------------------------------------------------------------------
+# --- errors of the store --------------------------------------------------------------------------
 # A panic of obstore's Rust code arrives as ``PanicException``, a BaseException that no handler of
 # errors sees: it would end a driver past everything that is done for a store that fails.
 
 
+_DENIED = re.compile(
+    r"status code: 40[13]\b|<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>", re.ASCII
+)
+"""A refusal in obstore's words for an answer of a server. S3 says by a status 400 that a token has
+expired; and of a listing that is refused, in any cloud, obstore itself says no more than that."""
+
+
 @contextmanager
-def panics_as_errors() -> Iterator[None]:
-    """Translate a panic of obstore into its own GenericError."""
+def as_meant() -> Iterator[None]:
+    """Translate a panic of obstore into its GenericError, a refusal into PermissionDeniedError."""
     try:
         yield
+    except GenericError as error:
+        if _DENIED.search(str(error)):
+            raise PermissionDeniedError(str(error)) from error
+        raise
     except BaseException as error:
         # pyo3 makes the class when it is first needed; there is nothing to import.
         if type(error).__name__ != "PanicException":
@@ -276,49 +287,49 @@ class Guarded:
 
     def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
         """See :class:`Backend`."""
-        with panics_as_errors():
+        with as_meant():
             return self._backend.put(path, file, mode=mode)
 
     def get(self, path: str) -> Content:
         """See :class:`Backend`; the object is read to its end here, where a panic is seen."""
-        with panics_as_errors():
+        with as_meant():
             found = self._backend.get(path)
             require_readable(path, found.meta["size"])
             return Content(found.bytes())
 
     def get_range(self, path: str, first: int, until: int) -> bytes:
         """Return the bytes of an object from ``first`` up to ``until``, excluded."""
-        with panics_as_errors():
+        with as_meant():
             return bytes(obstore.get_range(self._backend, path, start=first, end=until))
 
     def head(self, path: str) -> Any:
         """See :class:`Backend`."""
-        with panics_as_errors():
+        with as_meant():
             return self._backend.head(path)
 
     def list_with_delimiter(self, prefix: str | None) -> Any:
         """See :class:`Backend`."""
-        with panics_as_errors():
+        with as_meant():
             return self._backend.list_with_delimiter(prefix)
 
     def delete(self, paths: str) -> None:
         """See :class:`Backend`."""
-        with panics_as_errors():
+        with as_meant():
             self._backend.delete(paths)
 
     def upload(self, path: str, file: BinaryIO) -> None:
         """Upload a file, in parts where it is large; the object is there whole or not at all."""
-        with panics_as_errors():
+        with as_meant():
             obstore.put(self._backend, path, file, mode="overwrite")
 
     def copy_if_absent(self, source: str, target: str) -> None:
         """Copy an object on the server; AlreadyExistsError, FileNotFoundError (of the source)."""
-        with panics_as_errors():
+        with as_meant():
             obstore.copy(self._backend, source, target, overwrite=False)
 
     def list_below(self, prefix: str) -> list[Any]:
         """List the object, and all objects below it."""
-        with panics_as_errors():
+        with as_meant():
             below = [meta for part in obstore.list(self._backend, prefix) for meta in part]
             with contextlib.suppress(FileNotFoundError):
                 below.append(self._backend.head(prefix))
@@ -668,7 +679,7 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
 
 
 def _opened(location: str, options: StorageOptions) -> Any:
-    with panics_as_errors():
+    with as_meant():
         return from_url(location, config=options.config, client_options=options.client)  # type: ignore[call-overload]
 
 
@@ -734,8 +745,18 @@ def lacking_keys(location: str, error: Exception) -> Remedy | None:
     )
 
 
+def said_code(error: Exception | None) -> str:
+    """Return a store's own word for what is wrong, such as ``ExpiredToken``; empty: it has none."""
+    found = re.search(r"<Code>(\w+)</Code>", str(error), re.ASCII)
+    return found[1] if found else ""
+
+
 def brief(error: Exception | None) -> str:
-    """Return the first line of a store's error, without the signed part of a URL."""
+    """Return the first line of a store's error, without the signed part of a URL, and its code.
+
+    Amazon has the code in a second line, behind one that says only that it is XML.
+    """
     first = str(error).strip().partition("\n")[0] if error is not None else "no answer"
-    unsigned = re.sub(r"[?][^\s)]+", "?***", first)
-    return f"{type(error).__name__}: {unsigned}"
+    unsigned = re.sub(r"[?][^\s)]+", "?***", first.partition("<?xml")[0].rstrip(": "))
+    code = said_code(error)
+    return f"{type(error).__name__}: {unsigned}" + (f" ({code})" if code not in unsigned else "")

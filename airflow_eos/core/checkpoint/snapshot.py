@@ -122,7 +122,8 @@ def _progress(store: CheckpointStore, log: DecisionLog) -> tuple[CheckpointState
     newest = state.latest_offsets
     if _is_rolled_back(store, log, newest):
         state = read_mended(store, log)  # its newest entry may be lost, and nothing else
-        if state.latest_offsets != (0 if newest is None else newest + 1):
+        after = 0 if newest is None else newest + 1
+        if state.latest_offsets != after or _is_rolled_back(store, log, after):
             raise _older_copy(store, newest)
     return state, newest
 

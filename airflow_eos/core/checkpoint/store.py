@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Barrier
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -40,6 +40,7 @@ from airflow_eos.core.checkpoint.locations import (
     located,
     open_remote,
     printable,
+    said_code,
 )
 from airflow_eos.core.protocol.decision import Stored, Upgrades, decode
 from airflow_eos.core.tally import RETRY_COUNTS
@@ -190,10 +191,11 @@ _OF_A_FILE = re.compile(
 )
 """Paths of files, where a folder must not stand."""
 _OF_A_DISK = {
-    errno.ENOSPC: Remedy(change="make room on the disk of the checkpoint", start=True),
+    errno.ENOSPC: Remedy(change="make room on the disk of CHECKPOINT", start=True),
     errno.EDQUOT: Remedy(change="raise the quota there, or make room", start=True),
-    errno.EROFS: Remedy(change="mount the disk of the checkpoint so that it can be written to"),
+    errno.EROFS: Remedy(change="mount the disk of CHECKPOINT so that it can be written to"),
 }
+"""CHECKPOINT is the store's folder: of data, too, which may be on another disk."""
 SMALLER = Remedy(
     change="let more tasks write (repartition), or make batches smaller (maxOffsetsPerTrigger)",
     start=True,
@@ -203,9 +205,19 @@ _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
 """Pauses before each try of a create, on top of obstore's own retries (3 minutes)."""
 
 
-def _of_a_disk(error: Exception | None) -> Remedy | None:
-    """Return the remedy where a disk lacks something, not reach or credentials; else None."""
-    return _OF_A_DISK.get(getattr(error, "errno", None) or 0)
+_OF_A_CLOCK = {
+    "RequestTimeTooSkewed": Remedy(
+        change="set this machine's clock: the store refuses whoever is 15 minutes off", start=True
+    )
+}
+
+
+def _neither_reach_nor_keys(error: Exception | None, location: str) -> Remedy | None:
+    """Return the remedy where a disk lacks something, or a clock is wrong; else None."""
+    told = _OF_A_DISK.get(getattr(error, "errno", None) or 0)
+    if told is not None:
+        return replace(told, change=told.change.replace("CHECKPOINT", location))
+    return _OF_A_CLOCK.get(said_code(error))
 
 
 def open_backend(location: str, storage_options: Mapping[str, str] | None) -> Backend:
@@ -345,11 +357,11 @@ class CheckpointStore:
                 return there == data
             if isinstance(failure, _REFUSALS):
                 break
-        if (disk := _of_a_disk(failure)) is not None:
+        if (way := _neither_reach_nor_keys(failure, self.location)) is not None:
             raise StoreError(
                 f"{self.location}: creating {path} failed: {brief(failure)}. It is not known "
                 "whether it was written: run the same step again, which finds out.",
-                disk,
+                way,
             ) from failure
         raise StoreError(
             f"{self.location}: creating {path} failed: {brief(failure)}. Expected the store to "
@@ -474,8 +486,8 @@ class CheckpointStore:
                 "(files of the cloud's command line are not read).",
                 keys,
             )
-        if (disk := _of_a_disk(error)) is not None:
-            return StoreError(f"{self.location}: {doing} {path} failed: {brief(error)}.", disk)
+        if (way := _neither_reach_nor_keys(error, self.location)) is not None:
+            return StoreError(f"{self.location}: {doing} {path} failed: {brief(error)}.", way)
         return StoreError(
             f"{self.location}: {doing} {path} failed: {brief(error)}. Expected the store to "
             "answer: check that it is reachable and that the credentials allow it, then try again."

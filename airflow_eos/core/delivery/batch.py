@@ -15,8 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import structlog
-
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.core.checkpoint.decisions import sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
@@ -30,6 +28,7 @@ from airflow_eos.core.delivery.replay import (
     say_given_up,
 )
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import (
     AT_A_START,
     IN_PLACE_OF_A_FORMER,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.rulings import Acceptance
     from airflow_eos.core.protocol.participant import Owner
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 class ExactlyOnceBatch(BatchFunction):

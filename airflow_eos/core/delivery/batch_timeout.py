@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
 from airflow_eos.core.delivery.outputs import WrappedSink
 from airflow_eos.core.delivery.port import SPARK, TaskReport
 from airflow_eos.core.delivery.start_option import StartOption
+from airflow_eos.core.log import Log
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.start_option import Start
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _AGAIN_S = 0.5
 _ENDED_WITHIN_S = 10.0

@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import structlog
 from msgspec.structs import replace
 
 from airflow_eos import __version__
@@ -47,6 +46,7 @@ from airflow_eos.core.checkpoint.terms import is_newest
 from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.delivery import observer as events
 from airflow_eos.core.delivery.causes import Cause, cause_of
+from airflow_eos.core.log import Log
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.history import Happened
     from airflow_eos.core.checkpoint.standby import Standby
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
 """The interval between beats while another driver stands by; the second one on a disk."""

@@ -52,6 +52,7 @@ _OTHER_SPARK = "the checkpoint was written in a form that this Spark does not re
 _MEMORY = "memory was short"
 _AWAY = "something that the app asks did not answer"
 _EXECUTOR = "an executor was lost"
+_NO_ROOM = "a disk is full: make room on the checkpoint's, or on that of Spark's local folders"
 _JAR = "a class is missing or of another version: look at the app's jars and packages"
 _MODULE = "a Python module is missing where it is needed: look at the app's environment"
 _DENIED = "access is denied: look at the rights of the user that Spark runs as"
@@ -170,7 +171,8 @@ def cause_of(error: BaseException) -> Cause:
     name = type(error).__name__
     if isinstance(error, EosError):
         return Cause(name, str(error), False if isinstance(error, NO_RETRY_HEALS) else None)
-    named = [each for text in _texts(error) for each in _named(text)]
+    texts = list(_texts(error))
+    named = [each for text in texts for each in _named(text)]
     kind, sqlstate = named[-1] if named else (name, None)
     if kind.startswith(_OURS):
         kind = kind.removeprefix(_OURS)
@@ -180,6 +182,8 @@ def cause_of(error: BaseException) -> Cause:
     if found is None:  # a file that is missing, say: a condition before it tells what it held
         conditions = (name for name, _ in reversed(named) if name.isupper())
         found = next(filter(None, map(_by_name, conditions)), None)
+    if found is None and any("No space left on device" in text for text in texts):
+        found = Cause(kind, _NO_ROOM)
     return found or Cause(kind, "see the driver's log")
 
 

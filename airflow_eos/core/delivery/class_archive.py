@@ -26,6 +26,8 @@ log = Log(__name__)
 
 _AFTER_S = 30.0
 """Seconds until a driver has loaded what a driver loads, and the first rows are through."""
+_ROOM = 256 << 20
+"""Bytes of the disk that have to be free: an archive of a driver has 50 to 120 MB."""
 _PROPERTY = "airflow.eos.class.archive"
 _SHARED = "-XX:SharedArchiveFile="
 
@@ -71,7 +73,7 @@ def leave(gateway: JavaGateway, archive: Path) -> None:
     Java stands still while it writes, for some seconds.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or the disk has too little room for it.
         Py4JError: Java refuses, or has ended.
     """
     options = list(
@@ -85,6 +87,9 @@ def leave(gateway: JavaGateway, archive: Path) -> None:
     fresh = archive.with_name(f".{archive.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     try:
+        with fresh.open("xb") as room:  # a Java that cannot write it whole ends, and the driver so
+            os.posix_fallocate(room.fileno(), 0, _ROOM)
+        fresh.unlink()
         # In quotes, since Java takes its arguments apart at blanks.
         said = diagnosed(gateway, "vmCds", "dynamic_dump", f'"{fresh.absolute()}"')
         if not fresh.exists():

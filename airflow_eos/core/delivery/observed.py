@@ -16,8 +16,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import structlog
-
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.core.delivery.observer import (
     Careful,
@@ -27,6 +25,7 @@ from airflow_eos.core.delivery.observer import (
     StoreRequest,
     TasksPrepared,
 )
+from airflow_eos.core.log import Log
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import Decision
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Participant
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL = "http/protobuf"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import structlog
+
+from airflow_eos.core.log import Log
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.heartbeat import Phase
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
         WorkIdentity,
     )
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 Verb = Literal["get", "head", "list", "create", "put", "delete"]
 

@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import structlog
-
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.inputs import SERVERS, input_differences
 from airflow_eos.core.checkpoint.offsets import require_same_sources
@@ -45,6 +43,7 @@ from airflow_eos.core.delivery.replay import FILLED_IN, read_back
 from airflow_eos.core.delivery.source import QueryInput
 from airflow_eos.core.delivery.spark_session import absolute, require_startable, stateful
 from airflow_eos.core.delivery.task import is_fixed, quoted
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Outcome, encode
 from airflow_eos.core.protocol.promise import Promise, together
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.spark_session import QuerySettings
     from airflow_eos.core.protocol.decision import PreparedWork, SourceRead
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _KEY = "key"
 _LONG = 200

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -23,6 +22,7 @@ from airflow_eos.core.checkpoint.topics import LostInput
 from airflow_eos.core.delivery.port import BatchSink, TaskReport
 from airflow_eos.core.delivery.spill import kept_rows
 from airflow_eos.core.delivery.task import quoted
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.core.protocol.participant import ANEW
 from airflow_eos.core.protocol.promise import Outcomes, Promise, together
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.decisions import PerishableRows
     from airflow_eos.core.checkpoint.rulings import Acceptance
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 def promise_in_flight(store: CheckpointStore) -> bool:

@@ -15,14 +15,13 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, get_args
 
-import structlog
-
 from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
 from airflow_eos.core.delivery.port import SPARK
 from airflow_eos.core.delivery.spark_session import classic_session
 from airflow_eos.core.delivery.task import distributes
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Guarantee, SourceRead
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 from airflow_eos.secret_names import is_secret
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.port import Sink
     from airflow_eos.core.delivery.task import SinkTask
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _GONE_ONCE_READ = {
     "socket": "keeps what it has received in the driver's memory only",

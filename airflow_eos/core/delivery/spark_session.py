@@ -12,14 +12,13 @@ from functools import partial
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
 from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
 from airflow_eos.core.delivery.port import SPARK
+from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ _OTHER_TRIGGERS = {
 # decisions then needs that one driver runs at a time, and the log says so.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 ROUNDS, RACERS = 6, 2
 _GATE_S = 60.0

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import structlog
 from msgspec.structs import replace
 
 from airflow_eos.core.checkpoint import StartedBy, drain_requested, read_heartbeat
@@ -41,6 +40,7 @@ from airflow_eos.core.delivery.java import give_memory_back
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.task import collected
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
+from airflow_eos.core.log import Log
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     CalledOffError,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.standby import StandbyEnd
     from airflow_eos.core.delivery.start_option import Start
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 _STEP_S = 0.1
 """The interval at which the driver's process is looked for on this machine."""

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-import structlog
 from msgspec.structs import replace
 
 from airflow_eos.core.checkpoint import (
@@ -30,6 +29,7 @@ from airflow_eos.core.checkpoint import (
 )
 from airflow_eos.core.checkpoint.snapshot import admitted, newest_promise
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant import Admission, Owner, SupportsHandover
 from airflow_eos.core.protocol.participant_group import alone
 from airflow_eos.core.protocol.promise import Promise
@@ -138,7 +138,7 @@ def record_drained(
         log.exception("not_known_to_be_drained")
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 class Admitted(NamedTuple):

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
 from airflow_eos.core.checkpoint.backend import visibility_marker_path
 from airflow_eos.core.checkpoint.decisions import sealed
@@ -30,6 +28,7 @@ from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.takeover import leave_nothing_open
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import AT_A_START
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import EosError, OwnershipError, SupersededError
@@ -118,7 +117,7 @@ class AtLeastOnceBatch(MarkedBatch):
 # prepared.
 
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 
 
 class AtMostOnceBatch(MarkedBatch):

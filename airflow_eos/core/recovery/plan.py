@@ -162,7 +162,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             plan = msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ConfigurationError(
-                f"This is not a recovery plan: {error}. Make one with `airflow-eos plan --out`."
+                f"This is not a recovery plan: {error}. Make one with `airflow-eos plan --out`; in "
+                "Airflow, whose XCom of it is gone, clear the task that has made it."
             ) from error
         if plan.format_version != FORMAT_VERSION:
             raise ConfigurationError(

@@ -7,7 +7,7 @@ so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -254,17 +254,33 @@ _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.Confi
 
 
 class KnownBrokers:
-    """The brokers named in the cluster's metadata."""
+    """The brokers named in the cluster's metadata.
 
-    def __init__(self, net: NetworkSelector, metadata: Any) -> None:
+    Args:
+        refusal: returns with which error a broker has refused the last login; None: none has.
+    """
+
+    def __init__(
+        self,
+        net: NetworkSelector,
+        metadata: Any,
+        refusal: Callable[[], BaseException | None] = lambda: None,
+    ) -> None:
         self._net = net
         self._cluster = metadata
+        self._refusal = refusal
 
     def refresh(self) -> bool:
-        """Refresh the metadata, for brokers that have joined or moved; False if that failed."""
+        """Refresh the metadata, for brokers that have joined or moved; False if that failed.
+
+        Raises:
+            KafkaError: the brokers do not accept these credentials, as after a change of them.
+        """
         try:
             self._net.run(self._cluster.refresh_metadata)
-        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
+        except Exception as error:  # of the network, of kafka-python: it is no answer
+            if (refused := self._refusal()) is not None:
+                raise refused from error
             return False
         return True
 
@@ -309,6 +325,7 @@ class ClusterView:
 
         Raises:
             KafkaUnavailableError: no broker told; older metadata lacks brokers that joined since.
+            KafkaError: the brokers do not accept these credentials any more.
         """
         deadline = Deadline(_BROKERS_S)
         while not self._known.refresh():

@@ -202,6 +202,11 @@ def named(error: Any, topic: str, operation: str) -> KafkaError:
     doing = f"for topic {topic!r}, which remembers who owns a transactional id prefix"
     if code in {faults.TOPIC_AUTHORIZATION_FAILED, faults.CLUSTER_AUTHORIZATION_FAILED}:
         return faults.refusal(code, doing, acl=f"{operation} on Topic {topic!r}")
+    if code == Code._AUTHENTICATION:  # noqa: SLF001 - librdkafka's own code
+        return KafkaError(
+            f"Kafka did not accept this client {doing}: {error.args[0].str()}. Check "
+            "security.protocol, sasl.mechanism and its credentials, and ssl.*."
+        )
     return KafkaUnavailableError(f"Kafka answered {error} {doing}. Check the brokers.")
 
 
@@ -290,6 +295,7 @@ class Appender:
         self._settings = settings
         self._topic = topic
         self._failure: Any = None
+        self._refused: Any = None
         self._files = settings.files()
         self._producer: Any = self._made()
 
@@ -303,6 +309,7 @@ class Appender:
                 # Keep the order of records, also when librdkafka repeats some.
                 "max.in.flight.requests.per.connection": 1,
                 "message.timeout.ms": int(_TIMEOUT_S * 1000),
+                "error_cb": self._hear,
             }
         )
 
@@ -338,10 +345,11 @@ class Appender:
         Raises:
             KafkaError: some records were not acknowledged; they may be in the topic all the same.
         """
+        self._refused = None
         left = self._producer.flush(_TIMEOUT_S + _ANSWER_S)
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise named(KafkaException(failure), self._topic, "Write")
+            raise named(KafkaException(self._refused or failure), self._topic, "Write")
         if left:
             raise KafkaUnavailableError(
                 f"Topic {self._topic!r} did not acknowledge {left} records within "
@@ -356,6 +364,11 @@ class Appender:
         if self._producer is not None:
             self._producer.flush(_ANSWER_S)
             self._producer = None
+
+    def _hear(self, error: Any) -> None:
+        """Keep why no record comes through: to librdkafka a login may be refused for a while."""
+        if error.code() == Code._AUTHENTICATION:  # noqa: SLF001 - librdkafka's own code
+            self._refused = error
 
     def _on(self, error: Any, _message: Any) -> None:
         if error is not None:

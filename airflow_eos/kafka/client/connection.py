@@ -215,6 +215,11 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             # Stop at once, not at the deadline, as the library means to but forgets.
             self._refusals[node_id] = error
 
+    @property
+    def refusal(self) -> BaseException | None:
+        """With which error a broker has refused a login, not yet reported; None: none has."""
+        return next(iter(self._refusals.values()), None)
+
     def forget_refusals(self) -> None:
         """Let the next request try to log in again."""
         self._refusals.clear()
@@ -304,7 +309,8 @@ class ConnectionPool:
             max_in_flight_requests_per_connection=1 << 30,
             **options,
         )
-        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager.cluster))
+        known = KnownBrokers(self._net, self._manager.cluster, self._refusal)
+        self.cluster = ClusterView(self, known)
         self._net.start()
         try:
             self._manager.bootstrap(timeout_s * 1000)
@@ -453,6 +459,10 @@ class ConnectionPool:
         queue = self._queue(node_id)
         queue.waiting.append(call)
         queue.pump()
+
+    def _refusal(self) -> BaseException | None:
+        refused = self._manager.refusal
+        return None if refused is None else self._translated(refused)
 
     def _translated(self, error: BaseException, message: str = "") -> BaseException:
         if faults.is_authentication(error):

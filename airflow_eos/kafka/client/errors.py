@@ -67,6 +67,11 @@ _AUTHORIZATION: dict[int, type[KafkaError]] = {
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionError,
 }
 
+_GRANTED = {
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: " (each task has an id: to an app and a recovery Write, "
+    "by the pattern prefixed, on all ids that begin as the prefix does)"
+}
+
 _NOT_AUTHENTICATED = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -128,7 +133,8 @@ def refusal(
     if kind is not None:
         return kind(
             f"Kafka answered {error_name(code)} {doing}. "
-            f"The principal of this connection needs the ACL {acl}: grant it and run again."
+            f"The principal of this connection needs the ACL {acl}: "
+            f"grant it{_GRANTED.get(code, '')} and run again."
         )
     return otherwise(f"Kafka answered {error_name(code)} {doing}.")
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-import structlog
 
 from airflow_eos.core.checkpoint import (
     CheckpointStore,
@@ -39,6 +38,7 @@ from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
 from airflow_eos.core.checkpoint.spark_log import Log, OffsetsEntry, SparkLog, kafka_offsets
 from airflow_eos.core.checkpoint.standby import StandbyReading
 from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, read_look, watchdog_warning
+from airflow_eos.core.log import Log as Logger
 from airflow_eos.core.protocol.decision import Decision, Verdict, by_time_left
 from airflow_eos.core.protocol.promise import named_by, tries
 from airflow_eos.errors import EosError
@@ -72,7 +72,7 @@ from airflow_eos.ops.supervision.progress import (
     why_not_at_work,
 )
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 KEPT, DRAWN = 24, 60
 """The number of newest batches that are read and told, and that one pipeline's lines are made of.
@@ -390,7 +390,7 @@ class PipelineSnapshot:
         """Return a row with our own error's text; the text of any other error may hold a secret."""
         why = str(error)
         if not isinstance(error, EosError):
-            log.error("page_look_failed", location=self.listed.shown, exc_info=error)
+            log.exception("page_look_failed", location=self.listed.shown)  # noqa: LOG004 - see callers
             why = f"{type(error).__name__}: the server's log says more"
         return PipelineRow(
             **self._named(),

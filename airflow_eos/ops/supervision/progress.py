@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import msgspec
 import pendulum
-import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
@@ -25,6 +24,7 @@ from airflow_eos.core.checkpoint.progress import (
     read_state,
 )
 from airflow_eos.core.checkpoint.snapshot import Snapshot, read_snapshot
+from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import OpenWork, one_line
 from airflow_eos.core.protocol.participant import Participant, TellsTime
 from airflow_eos.core.protocol.participant_group import alone
@@ -37,7 +37,7 @@ from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
 from airflow_eos.ops.blocked import Blocked, BlockedPartition, find_blocked, next_step
 from airflow_eos.ops.tables import duration
 
-log = structlog.get_logger(__name__)
+log = Log(__name__)
 _MARGIN_MS = 5_000
 """Time beyond the trigger interval for a batch to be planned before a stall is confirmed."""
 

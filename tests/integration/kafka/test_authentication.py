@@ -252,6 +252,45 @@ def test_a_wrong_secret_is_said_and_not_shown(
         assert "sasl.mechanism and its credentials" in said
 
 
+def changed(broker: EmbeddedKafka, user: str, secret: str) -> None:
+    """The password of a user of this test alone."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    change = UserScramCredentialUpsertion(user, info, secret.encode())
+    for done in admin.alter_user_scram_credentials([change]).values():
+        done.result(30)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda wire, _: wire.cluster.brokers(),
+        pytest.param(
+            lambda _, notes: (notes.append(b"k", b"v"), notes.flush()), marks=pytest.mark.long
+        ),
+    ],
+    ids=["which brokers run", "a note of a decision"],
+)
+def test_a_password_that_is_changed_under_a_driver_is_not_said_to_be_a_broker_away(
+    broker, caplog, ask
+):
+    """After a minute it was said that no broker runs, and to check them."""
+    user = f"u{uuid.uuid4().hex[:8]}"
+    changed(broker, user, SECRET)
+    config = sasl(broker, "SCRAM-SHA-256", SECRET, "") | {"sasl.username": user}
+    settings = KafkaSettings.from_librdkafka(config)
+    notes = Appender(settings, broker.create_topic(f"notes-{user}"))
+    with ConnectionPool(settings) as wire:
+        ask(wire, notes)
+        changed(broker, user, WRONG)
+        broker.kill(1)  # with it the connections, which outlive a change
+        broker.start(1)
+        assert "did not accept this client" in refused(lambda: ask(wire, notes), caplog)
+        changed(broker, user, SECRET)
+        ask(wire, notes)
+    notes.close()
+
+
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("who", ["stranger", None], ids=["another authority's", "none"])
 def test_a_certificate_that_the_broker_does_not_trust(

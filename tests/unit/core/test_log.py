@@ -1,7 +1,8 @@
-"""Tasks load no logger that they do not use: each of Spark's Python workers would pay for it."""
+"""Tasks load no logger that they do not use, since each worker would pay; no log has a password."""
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,32 @@ def test_a_line_reaches_structlog_as_it_is_set_up_when_it_is_written():
         ("info", "said"),
     ]
     assert lines[0]["rows"] == 3
+
+
+def test_what_a_failed_client_had_in_its_hands_is_in_no_log(capsys):
+    """rich printed the local variables of each frame: the password of Kafka, when it was away."""
+    password = secrets.token_hex(8)
+
+    def connect(told):
+        raise OSError(f"no answer to {len(told)} settings")
+
+    try:
+        connect({"sasl_plain_password": password})
+    except OSError:
+        Log("a.module").exception("left_open", batch=7)
+    said = capsys.readouterr().out
+    assert "left_open" in said
+    assert "in connect" in said
+    assert "OSError: no answer to 1 settings" in said
+    assert password not in said
+
+
+def test_nobody_logs_past_it():
+    apart = {"core/log.py", "local/jars.py"}  # of which the latter knows no house, and no client
+    package = ROOT / "airflow_eos"
+    named = {
+        str(each.relative_to(package))
+        for each in package.rglob("*.py")
+        if "structlog" in each.read_text()
+    }
+    assert named == apart

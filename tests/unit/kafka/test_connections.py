@@ -21,6 +21,7 @@ from kafka.protocol.parser import KafkaProtocol
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import KnownBrokers
 from airflow_eos.kafka.client.connection import (
     MAX_IN_FLIGHT,
     RECEIVED_BYTES,
@@ -388,3 +389,17 @@ def test_one_answer_is_waited_for_ten_seconds_at_most(clock):
 
 def test_an_error_says_how_long_was_allowed(clock):
     assert f"within {Deadline(0.5)}, {Deadline(60.0)}" == "within 0.5 s, 60 s"
+
+
+def test_brokers_that_refuse_the_login_are_not_said_to_be_away():
+    """After a password was changed: kafka-python knows of no node to ask, a minute long."""
+
+    def refresh(_question: Any) -> None:
+        raise kafka_errors.NodeNotReadyError("metadata")
+
+    refused = KafkaError("not accepted")
+    net: Any = SimpleNamespace(run=refresh)
+    metadata = SimpleNamespace(refresh_metadata=None)
+    assert KnownBrokers(net, metadata).refresh() is False
+    with pytest.raises(KafkaError, match="not accepted"):
+        KnownBrokers(net, metadata, lambda: refused).refresh()

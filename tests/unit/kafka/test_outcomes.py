@@ -170,6 +170,13 @@ def test_a_missing_acl_is_named(code, kind):
     assert "AUTHORIZATION_FAILED" in str(error)
 
 
+def test_a_missing_acl_of_one_id_is_granted_for_all_tasks():
+    """Granted as it was named, id by id, it took as many starts as the batch has tasks."""
+    code = faults.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    said = str(faults.refusal(code, "while trying", acl="Describe on TransactionalId 'a-eos-0-0'"))
+    assert "Write, by the pattern prefixed" in said
+
+
 class Answers:
     """A coordinator that gives these, then the last for ever."""
 

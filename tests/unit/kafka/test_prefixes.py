@@ -20,12 +20,14 @@ from airflow_eos.core.protocol.participant import Note, Owner, same_location
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
+    KafkaError,
     KafkaUnavailableError,
     OwnershipError,
 )
 from airflow_eos.kafka.client import compacted_topic
 from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client import errors as deadline
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
@@ -313,6 +315,35 @@ def keys(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return [key for key, _ in reader.read()]
     finally:
         assert not consumer.is_assigned
+
+
+class Refused:
+    """A producer whose login is refused while a record waits."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._hear = config["error_cb"]
+        self._waiting: list[Any] = []
+
+    def produce(self, *_: Any, on_delivery: Any, **__: Any) -> None:
+        self._waiting.append(on_delivery)
+
+    def flush(self, _seconds: float) -> int:
+        self._hear(Code(Code._ALL_BROKERS_DOWN))
+        self._hear(Code(Code._AUTHENTICATION, "wrong password"))
+        while self._waiting:
+            self._waiting.pop()(Code(Code._MSG_TIMED_OUT), None)
+        return 0
+
+
+def test_a_note_whose_login_is_refused_is_not_said_to_have_timed_out(monkeypatch):
+    monkeypatch.setattr(compacted, "Producer", Refused)
+    notes = compacted.Appender(
+        KafkaSettings.from_librdkafka({"bootstrap.servers": "127.0.0.1:1"}), "prefixes"
+    )
+    notes.append(b"k", b"v")
+    with pytest.raises(KafkaError, match=r"did not accept this client.*wrong password") as error:
+        notes.flush()
+    assert not isinstance(error.value, KafkaUnavailableError)
 
 
 def test_an_end_before_what_was_acknowledged_is_none(monkeypatch):

@@ -21,6 +21,7 @@ from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.hdfs import HdfsFiles
 from airflow_eos.core.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS, printable
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.ops.supervision.heartbeat_monitor import is_refusal
 from airflow_eos.sinks import DeltaSink, FileSink
 from tests.support.servers.hdfs import write_site
 
@@ -497,17 +498,66 @@ def test_a_panic_while_opening_is_a_store_error(monkeypatch):
         CheckpointStore.open("s3://b/x", storage_options={"timeout": "1s"})
 
 
-@pytest.mark.parametrize(
-    ("doing", "ask"),
-    [
-        ("reading", lambda store: store.get("x")),
-        ("looking at", lambda store: store.head("x")),
-        ("listing", lambda store: store.list("x")),
-        ("creating", lambda store: store.create("x", b"1")),
-        ("writing", lambda store: store.put("x", b"1")),
-        ("deleting", lambda store: store.delete(["x"])),
-    ],
-)
+REQUESTS = [
+    ("reading", lambda store: store.get("x")),
+    ("looking at", lambda store: store.head("x")),
+    ("listing", lambda store: store.list("x")),
+    ("creating", lambda store: store.create("x", b"1")),
+    ("writing", lambda store: store.put("x", b"1")),
+    ("deleting", lambda store: store.delete(["x"])),
+]
+
+
+class Denied(BaseHTTPRequestHandler):
+    """Refuses every request, as S3 does once a session's token has expired: 400, or else 403."""
+
+    status, code = 0, "ExpiredToken"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        said = f'<?xml version="1.0"?>\n<Error><Code>{self.code}</Code></Error>'.encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+@pytest.mark.parametrize(("doing", "ask"), [each for each in REQUESTS if each[0] != "looking at"])
+def test_keys_that_have_expired_are_a_refusal_to_whoever_watches(status, doing, ask):
+    """A watcher lists terms first: it took a refusal for no answer, and kept the old keys."""
+    found = refused(ask, status=status)
+    assert doing in str(found)
+    assert is_refusal(found)
+    assert "(ExpiredToken)" in str(found), "Amazon says it in a second line"
+
+
+def refused(ask, **said):
+    handler = type("Refusing", (Denied,), said)
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = {"aws_endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true"}
+        store = CheckpointStore.open("s3://lake/t", storage_options=KEYS | there)
+        with pytest.raises(StoreError) as found:
+            ask(store)
+        server.shutdown()
+    return found.value
+
+
+@pytest.mark.parametrize(("doing", "ask"), [each for each in REQUESTS if each[0] != "looking at"])
+def test_a_clock_that_is_wrong_is_not_said_to_be_the_keys(doing, ask):
+    found = refused(ask, status=403, code="RequestTimeTooSkewed")
+    assert doing in str(found)
+    assert "set this machine's clock" in str(found).lower()
+    assert "credentials" not in str(found)
+
+
+@pytest.mark.parametrize(("doing", "ask"), REQUESTS)
 def test_a_panic_in_a_request_is_a_store_error(monkeypatch, doing, ask):
     """Rust panics where it signs a request to an endpoint that is no URL."""
     monkeypatch.setattr("airflow_eos.core.checkpoint.store._PAUSES_S", (0.0, 0.0))

@@ -14,6 +14,7 @@ from obstore.store import MemoryStore
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, sentence_of
 from airflow_eos.errors import StoreError
+from tests.support.stores import disk_of
 
 
 def test_what_was_created_is_read_listed_and_seen(store):
@@ -310,3 +311,15 @@ def test_a_store_with_one_winner_passes_and_nothing_is_left():
     found = race_create(store, rounds=20)
     assert (found.is_exclusive, sentence_of(found)) == (True, "one winner in each of 20 rounds")
     assert store.delete_folder("eos") is False
+
+
+@pytest.mark.parametrize(
+    "write", [lambda store, rows: store.create("a", rows), lambda store, rows: store.put("a", rows)]
+)
+def test_the_full_disk_is_named(tmp_path, monkeypatch, write):
+    """Data may be on another disk than the checkpoint, on which room was to be made."""
+    monkeypatch.setattr("airflow_eos.core.checkpoint.store._PAUSES_S", (0.0,))
+    with disk_of("8k", tmp_path / "disk") as disk:
+        folder = disk / "out"
+        with pytest.raises(StoreError, match=f"Make room on the disk of {folder}, then start"):
+            write(CheckpointStore.open(folder), bytes(1 << 16))

@@ -17,6 +17,7 @@ from airflow_eos.core.delivery import class_archive
 from airflow_eos.core.delivery.class_archive import archive_options, leave, leave_later
 from airflow_eos.local.jars import java_program
 from tests.support.jvm import java
+from tests.support.stores import disk_of
 
 
 def is_taken(gateway, archive):
@@ -59,6 +60,17 @@ def test_an_archive_has_its_name_only_once_java_has_written_it_whole(tmp_path, m
     with java(archive_options(archive)) as start, pytest.raises(OSError, match="killed"):
         leave(start, archive)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_for_it_costs_the_archive_and_not_the_driver(tmp_path):
+    """Java ends itself over an archive that it cannot write: 30 s after each start."""
+    with disk_of("128k", tmp_path / "disk") as small:
+        archive = small / "driver.jsa"
+        with java(archive_options(archive)) as driver:
+            with pytest.raises(OSError, match="No space left on device"):
+                leave(driver, archive)
+            assert driver.jvm.java.lang.System.getProperty("java.version")
+        assert list(small.iterdir()) == []
 
 
 def test_a_java_that_knows_no_such_archive_starts_all_the_same(tmp_path):

@@ -252,6 +252,13 @@ def test_the_innermost_class_decides_and_what_is_not_known_is_not_judged(error, 
     assert len(str(found)) < 300
 
 
+def test_a_disk_that_is_full_under_spark_is_said():
+    said = "[STREAM_FAILED] Query x terminated: java.io.IOException: No space left on device"
+    found = cause_of(RuntimeError(f"{said} SQLSTATE: XXKST"))
+    assert (found.kind, found.restart_heals) == ("IOException", None)
+    assert "make room" in found.says
+
+
 def test_causes_of_java_are_looked_through_and_a_jvm_that_is_gone_is_no_error():
     class Java:
         def __init__(self, said: str, cause: Java | None) -> None:

@@ -115,6 +115,20 @@ def test_a_batch_that_was_purged_and_planned_again_is_not_taken_for_the_one_in_f
     assert world.log.of_batch(5) == ()
 
 
+@pytest.mark.parametrize("left", [(), (0,)])
+def test_no_plan_says_abort_of_a_promise_where_more_than_one_entry_of_sparks_logs_is_lost(
+    world: World, left: tuple[int, ...]
+) -> None:
+    """A rule of the bucket removed the logs: the plan said ABORT, which the recovery refused."""
+    world.decided(0)
+    if left:
+        world.decided(1)
+    world.decided(1 + len(left), world.broker.prepare("etl-0-0", ("a",)))
+    world.wrote(offsets=left, commits=left)
+    with pytest.raises(CheckpointError, match="Restore the newest copy"):
+        gather(world.store, world)
+
+
 def test_a_recovery_that_slept_before_its_seal_looks_again_and_claims_none(world: World) -> None:
     """The batch is complete and its places were pruned: so it gets one, which binds nobody."""
     left = world.broker.prepare("etl-1-0", ("of a lost task",))
