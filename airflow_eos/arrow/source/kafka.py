@@ -30,6 +30,7 @@ from airflow_eos.kafka.client.offsets import (
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.columns import SCHEMA
+from airflow_eos.kafka.sink import DAEMON
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -177,6 +178,7 @@ class ArrowKafkaSource:
             spark,
             modules=(*_MODULES, "airflow_eos.arrow.source.task"),
             ready="airflow_eos.arrow.records.kernels:warm",
+            daemon=DAEMON,
         )
         read = KafkaInput(
             self.settings,

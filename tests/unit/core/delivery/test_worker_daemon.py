@@ -53,17 +53,31 @@ def test_the_zip_stays_where_nothing_is_installed(tmp_path):
     assert without_zip(path) == path
 
 
+# What a worker does is Spark's own; here it says that it was asked, and once more after Spark has
+# collected its garbage, as it does between two tasks.
+WORKER = """
+asked = []
+def main(infile, outfile):
+    asked.append(outfile.write(b"-"))
+    outfile.flush()
+    if len(asked) > 1:
+        infile.read(1)
+"""
+
+
 @pytest.fixture
-def workers():
+def workers(tmp_path):
     """Two workers that the daemon forks, started as Spark starts it: the zip before all else."""
+    (tmp_path / "pyspark_worker_of_test.py").write_text(WORKER, encoding="utf-8")
     home = Path(pyspark.__file__).parent
     zips = [home / "python/lib/pyspark.zip", *(home / "python/lib").glob("py4j-*.zip")]
     secret = b"secret"
     with subprocess.Popen(
-        [sys.executable, "-m", "airflow_eos.core.delivery.worker_daemon", "pyspark.worker"],
+        [sys.executable, "-m", "airflow_eos.core.delivery.worker_daemon", "pyspark_worker_of_test"],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([*map(str, zips), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([*map(str, zips), str(ROOT), str(tmp_path)]),
+            "SPARK_REUSE_WORKER": "1",
             "PYTHON_WORKER_FACTORY_SECRET": secret.decode(),
         },
         stdin=subprocess.PIPE,
@@ -78,6 +92,7 @@ def workers():
                     connections.enter_context(asked)
                     asked.sendall(struct.pack("!i", len(secret)) + secret)
                     pids += struct.unpack("!i", asked.recv(4, socket.MSG_WAITALL))
+                    assert asked.recv(8, socket.MSG_WAITALL) == b"\0\0\0\2ok--"
                 yield [psutil.Process(pid) for pid in pids]
         finally:
             daemon.terminate()
@@ -87,3 +102,9 @@ def test_a_forked_worker_has_loaded_what_every_task_imports(workers):
     assert len({worker.pid for worker in workers}) == 2
     for worker in workers:
         assert any("libarrow." in each.path for each in worker.memory_maps())
+
+
+def test_a_worker_that_has_looked_for_garbage_shares_what_the_daemon_has_loaded(workers):
+    for worker in workers:
+        found = worker.memory_full_info()
+        assert found.uss < found.rss / 4
