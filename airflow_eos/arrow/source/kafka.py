@@ -30,7 +30,6 @@ from airflow_eos.kafka.client.offsets import (
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.columns import SCHEMA
-from airflow_eos.kafka.sink import DAEMON
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -178,7 +177,7 @@ class ArrowKafkaSource:
             spark,
             modules=(*_MODULES, "airflow_eos.arrow.source.task"),
             ready="airflow_eos.arrow.records.kernels:warm",
-            daemon=DAEMON,
+            daemon="airflow_eos.kafka.worker_daemon",
         )
         read = KafkaInput(
             self.settings,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import runpy
 import sys
 from contextlib import suppress
@@ -39,6 +40,8 @@ def fork_workers(*modules: str) -> None:
             importlib.import_module(name)
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.scalar(0)  # with its first value it imports pandas, where that is installed
+    if (random := sys.modules.get("numpy.random")) is not None:  # pandas did: each draws its own
+        os.register_at_fork(after_in_child=random.seed)
     gc.freeze()
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 

@@ -53,21 +53,25 @@ def test_the_zip_stays_where_nothing_is_installed(tmp_path):
     assert without_zip(path) == path
 
 
-# What a worker does is Spark's own; here it says that it was asked, and once more after Spark has
+# What a worker does is Spark's own; here it draws two random bytes, and two more after Spark has
 # collected its garbage, as it does between two tasks.
 WORKER = """
-asked = []
+import numpy
+drawn = []
 def main(infile, outfile):
-    asked.append(outfile.write(b"-"))
+    drawn.append(outfile.write(numpy.random.bytes(2)))
     outfile.flush()
-    if len(asked) > 1:
+    if len(drawn) > 1:
         infile.read(1)
 """
 
 
 @pytest.fixture
 def workers(tmp_path):
-    """Two workers that the daemon forks, started as Spark starts it: the zip before all else."""
+    """Two workers that the daemon forks, by what each has drawn.
+
+    It is started as Spark starts it: the zip before all else.
+    """
     (tmp_path / "pyspark_worker_of_test.py").write_text(WORKER, encoding="utf-8")
     home = Path(pyspark.__file__).parent
     zips = [home / "python/lib/pyspark.zip", *(home / "python/lib").glob("py4j-*.zip")]
@@ -86,25 +90,29 @@ def workers(tmp_path):
         try:
             [port] = struct.unpack("!i", daemon.stdout.read(4))
             with ExitStack() as connections:
-                pids: list[int] = []
+                found: dict[bytes, psutil.Process] = {}
                 for _ in range(2):
                     asked = socket.create_connection(("127.0.0.1", port))
                     connections.enter_context(asked)
                     asked.sendall(struct.pack("!i", len(secret)) + secret)
-                    pids += struct.unpack("!i", asked.recv(4, socket.MSG_WAITALL))
-                    assert asked.recv(8, socket.MSG_WAITALL) == b"\0\0\0\2ok--"
-                yield [psutil.Process(pid) for pid in pids]
+                    said = asked.recv(14, socket.MSG_WAITALL)
+                    [pid], drawn = struct.unpack("!i", said[:4]), said[10:]
+                    found[drawn] = psutil.Process(pid)
+                yield found
         finally:
             daemon.terminate()
 
 
 def test_a_forked_worker_has_loaded_what_every_task_imports(workers):
-    assert len({worker.pid for worker in workers}) == 2
-    for worker in workers:
+    for worker in workers.values():
         assert any("libarrow." in each.path for each in worker.memory_maps())
 
 
+def test_no_two_workers_draw_the_same_random_numbers(workers):
+    assert len(workers) == 2
+
+
 def test_a_worker_that_has_looked_for_garbage_shares_what_the_daemon_has_loaded(workers):
-    for worker in workers:
+    for worker in workers.values():
         found = worker.memory_full_info()
         assert found.uss < found.rss / 4
