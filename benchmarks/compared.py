@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from benchmarks.cpu import DATABASE, KINDS
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table
 from benchmarks.ways import WAYS
 
 _ALONE = ("kafka", "postgres", "files")
+_KINDS = (*KINDS, DATABASE)
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,21 @@ _RATIOS = {
     "files_over_spark_files": _Ratio("files", ("spark_files",), 1.3),
     "delta_over_write_deltalake": _Ratio("delta", ("write_deltalake",), 1.3),
     "delta_over_spark_files": _Ratio("delta", ("spark_files",)),
-    "several_over_slowest_alone": _Ratio("several", _ALONE, 1.3),
+    "several_over_slowest_alone": _Ratio("several", _ALONE, 1.2),
 }
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Microseconds a row of wall clock, and of CPU (broker, servers, Spark and workers)."""
+    """Microseconds a row of wall clock, and of CPU of each kind of process."""
 
     time: float
-    cpu: float
+    of_kinds: Mapping[str, float]
+
+    @property
+    def cpu(self) -> float:
+        """CPU microseconds a row, of all processes together."""
+        return sum(self.of_kinds.values())
 
     @property
     def per_second(self) -> int:
@@ -80,9 +87,22 @@ def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, lis
     }
 
 
+def _read_once(figures: Found) -> dict[str, list[float]]:
+    """Return the CPU of several over that of each alone together, had these read the input once."""
+    if not {"noop", "several", *_ALONE} <= figures.keys():
+        return {}
+    rounds = zip(*(figures[way] for way in ("several", "noop", *_ALONE)), strict=True)
+    found = [
+        round(several.cpu / (sum(each.cpu for each in alone) - (len(alone) - 1) * noop.cpu), 3)
+        for several, noop, *alone in rounds
+    ]
+    return {"several_over_all_alone_that_read_once": found}
+
+
 def result(settings: dict[str, Any], figures: Found) -> Result:
     """Make the result of all rounds, with tables for people and raw figures as JSON."""
     times, cpu = (_ratios(figures, attrgetter(each)) for each in ("time", "cpu"))
+    cpu |= _read_once(figures)
     medians = {f"time_{name}": statistics.median(each) for name, each in times.items()}
     medians |= {f"cpu_{name}": statistics.median(each) for name, each in cpu.items()}
     bars = {WAYS[way].label: {"rows/s": _median(each)} for way, each in figures.items()}
@@ -93,16 +113,21 @@ def result(settings: dict[str, Any], figures: Found) -> Result:
         raw={
             "microseconds_per_row": _raw(figures, attrgetter("time")),
             "cpu_microseconds_per_row": _raw(figures, attrgetter("cpu")),
+            "cpu_microseconds_per_row_of_kinds": _raw(figures, attrgetter("of_kinds")),
             "time_ratios_of_each_round": times,
             "cpu_ratios_of_each_round": cpu,
         },
         ratios=medians,
         charts=[Chart(title, "rows/s", bars)],
-        tables=[_table(title, figures), _ratio_table(times)],
+        tables=[
+            _table(title, figures),
+            _ratio_table("Time", times, {name: each.at_most for name, each in _RATIOS.items()}),
+            _ratio_table("CPU", cpu, {}),
+        ],
     )
 
 
-def _raw(figures: Found, figure: Callable[[Figures], float]) -> dict[str, list[float]]:
+def _raw(figures: Found, figure: Callable[[Figures], Any]) -> dict[str, list[Any]]:
     return {way: [figure(each) for each in rounds] for way, rounds in figures.items()}
 
 
@@ -113,12 +138,13 @@ def _median(rounds: Iterable[Figures]) -> float:
 def _table(title: str, figures: Found) -> Table:
     return Table(
         f"{title}, medians",
-        ("way", "rows/s", "CPU µs a row", "rows/s of each round"),
+        ("way", "rows/s", "CPU µs a row", *_KINDS, "rows/s of each round"),
         [
             (
                 WAYS[way].label,
                 f"{_median(rounds):,.0f}",
                 f"{statistics.median(each.cpu for each in rounds):.2f}",
+                *(f"{statistics.median(each.of_kinds[k] for each in rounds):.2f}" for k in _KINDS),
                 ", ".join(f"{each.per_second:,}" for each in rounds),
             )
             for way, rounds in figures.items()
@@ -126,17 +152,18 @@ def _table(title: str, figures: Found) -> Table:
     )
 
 
-def _ratio_table(times: dict[str, list[float]]) -> Table:
-    wanted = {name: ratio.at_most for name, ratio in _RATIOS.items()}
+def _ratio_table(
+    what: str, ratios: dict[str, list[float]], wanted: Mapping[str, float | None]
+) -> Table:
     return Table(
-        "Time of one way over that of another, within a round",
-        ("ratio of time", "median", "lowest", "highest", "wanted"),
+        f"{what} of one way over that of another, within a round",
+        ("ratio", "median", "lowest", "highest", "wanted"),
         [
             (
                 name,
                 *(f"{of(each):.2f}" for of in (statistics.median, min, max)),
-                f"at most {wanted[name]:.1f}" if wanted[name] else "",
+                f"at most {most:.1f}" if (most := wanted.get(name)) else "",
             )
-            for name, each in times.items()
+            for name, each in ratios.items()
         ],
     )

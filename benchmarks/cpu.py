@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 _EVERY_S = 0.25
 KINDS = ("broker", "Java", "Python")
 """Kinds of processes: the embedded broker, the JVM of Spark or Flink, and Python."""
+DATABASE = "PostgreSQL"
+"""A further kind, in the benchmarks that have one."""
 
 
 class CpuMeter:
@@ -41,7 +43,8 @@ class CpuMeter:
         """Return CPU seconds by kind of process between two moments, in ms since the epoch."""
         grown = self._grown()
         ends = [np.interp([start_ms, end_ms], self._at, used) for used in grown.T]
-        return {kind: float(b - a) for kind, (a, b) in zip(KINDS, ends, strict=True)}
+        kinds = (*KINDS, DATABASE)
+        return {kind: float(b - a) for kind, (a, b) in zip(kinds, ends, strict=True)}
 
     def total(self) -> float:
         """Return the CPU seconds of all kinds over the whole block."""
@@ -61,7 +64,7 @@ class CpuMeter:
 
     def _sample(self) -> None:
         """Record the CPU seconds of this process and of all that it started, ended or not."""
-        used = dict.fromkeys(KINDS, 0.0)
+        used = dict.fromkeys((*KINDS, DATABASE), 0.0)
         own = psutil.Process()
         for process in (own, *own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
@@ -75,5 +78,5 @@ class CpuMeter:
 
 def _kind(process: psutil.Process) -> str:
     if process.name() != "java":
-        return "Python"
+        return DATABASE if process.name() == "postgres" else "Python"
     return "broker" if "kafka.Kafka" in process.cmdline() else "Java"

@@ -81,8 +81,9 @@ class Bench:
 
 
 def _figures(meter: CpuMeter, count: int, start_ms: float, end_ms: float) -> Figures:
-    cpu_s = sum(meter.between(start_ms, end_ms).values())
-    return Figures(round((end_ms - start_ms) * 1e3 / count, 3), round(cpu_s * 1e6 / count, 3))
+    used = meter.between(start_ms, end_ms)
+    cpu = {kind: round(seconds * 1e6 / count, 3) for kind, seconds in used.items()}
+    return Figures(round((end_ms - start_ms) * 1e3 / count, 3), cpu)
 
 
 def filled(

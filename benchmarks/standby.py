@@ -3,9 +3,10 @@
 An app copies a topic into which a row goes every 10 ms. Its driver, JVM and Python, is killed with
 SIGKILL; without a standby another driver is submitted in the same moment, which is the best that a
 supervisor can do, and once more with an archive of the classes that a driver before has loaded.
-Then a driver with a standby is killed, and one hands over to its standby: for the handover, the
+Then a driver with a standby is killed, and ten drivers hand over, one to the next: there the
 longest time without a new row counts. Memory and CPU are those of a standby that waits, of Java and
-Python: while it warms up, and after that. What its processes share counts once.
+Python, with an archive of classes as new projects have one: while it warms up, and after that. What
+its processes share counts once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -45,7 +46,11 @@ _SETTLED_S = 8.0
 """Seconds for which a driver has delivered before it is killed or hands over."""
 _WARMING_S, _RESTING_S, _WATCHED_S = 40.0, 40.0, 30.0
 """Seconds of a standby's warm-ups, until it has rested since, and for which it is watched then."""
-_AFTER_S = 10.0
+_HANDOVERS = 10
+_HANDED_S = 20.0
+"""Seconds of a standby's warm-ups before the driver hands over to it."""
+_AFTER_S = 3.0
+"""Seconds after the standby has its term in which a gap still is the handover's."""
 _APP = Path(__file__).parent / "standby_app.py"
 _CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
 _LABELS = {
@@ -56,6 +61,14 @@ _LABELS = {
 }
 _WAITS = "waits"
 """The way that measures what a standby costs, and no time."""
+
+
+class Cost(NamedTuple):
+    """A waiting standby's memory in MiB, and its cores while it warms up and after that."""
+
+    mib: float
+    warming: float
+    resting: float
 
 
 @dataclass
@@ -82,82 +95,130 @@ def run(arguments: argparse.Namespace) -> Result:
     rounds = arguments.rounds or _ROUNDS
     ways = arguments.only.split(",") if arguments.only else [*_LABELS, _WAITS]
     seconds: dict[str, list[float]] = {way: [] for way in ways if way != _WAITS}
-    cost: list[tuple[float, float, float]] = []
+    cost: list[Cost] = []
     with staged() as stage:
         stage.topic("input", _PARTITIONS)
-        if "archived" in ways:
+        if {"archived", _WAITS} & {*ways}:
             rows.fill(stage.bootstrap, "input", _ARCHIVED_ROWS)
             archived(stage)
         for number in range(rounds):
             for way in ways if number % 2 == 0 else ways[::-1]:
-                found = _once(stage, way, f"{way}-{number}", cost)
-                if way == _WAITS:
-                    print(f"a standby: {cost[-1]}", flush=True)
-                else:
-                    seconds[way].append(found)
-                    print(f"{_LABELS[way]}: {found:.2f} s", flush=True)
+                with _pipeline(stage, f"{way}-{number}") as pipeline:
+                    if way == _WAITS:
+                        cost.append(_waiting(pipeline))
+                        print(f"a standby: {cost[-1]}", flush=True)
+                        continue
+                    for found in _gaps(pipeline, way):
+                        seconds[way].append(found)
+                        print(f"{_LABELS[way]}: {found:.2f} s", flush=True)
     return _result(seconds, cost, rounds)
 
 
-def _once(stage: Stage, way: str, name: str, cost: list[tuple[float, float, float]]) -> float:
+@dataclass
+class Pipeline:
+    """A pipeline that delivers while the block runs: its driver is the last of ``drivers``."""
+
+    stage: Stage
+    name: str
+    flow: Flow
+    drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    conf: Mapping[str, str] = field(default_factory=lambda: _CONF)
+
+    @property
+    def store(self) -> CheckpointStore:
+        """The pipeline's checkpoint."""
+        return CheckpointStore.open(self.stage.folder / self.name / "checkpoint")
+
+    def start(self, *more: str) -> None:
+        """Start a driver."""
+        self.drivers.append(_started(self.stage, self.name, *more, conf=self.conf))
+
+    def stand_by(self) -> None:
+        """Start another driver, and wait until it stands by behind the one that delivers."""
+        self.start("--standby")
+        term = newest_term(self.store)
+        _wait(lambda: any(each.behind == term for each in standbys(self.store)), "a standby")
+
+
+@contextmanager
+def _pipeline(stage: Stage, name: str) -> Iterator[Pipeline]:
     stage.topic(name, _PARTITIONS)
-    checkpoint = stage.folder / name / "checkpoint"
-    checkpoint.mkdir(parents=True)
-    store = CheckpointStore.open(checkpoint)
-    drivers: list[subprocess.Popen[bytes]] = []
+    (stage.folder / name / "checkpoint").mkdir(parents=True)
     with _flowing(stage, name) as flow:
+        pipeline = Pipeline(stage, name, flow)
         try:
-            drivers.append(_started(stage, name, checkpoint))
-            _wait(lambda: bool(flow.seen), "the first row")
-            if way in ("standby", "handover", _WAITS):
-                drivers.append(_started(stage, name, checkpoint, "--standby"))
-                _wait(lambda: bool(standbys(store)), "a driver that stands by")
-            if way == _WAITS:
-                cost.append(_cost(drivers[-1]))
-                return 0.0
-            time.sleep(_WARMING_S if len(drivers) > 1 else _SETTLED_S)
-            found = _struck(stage, way, name, checkpoint, flow, drivers)
-            refuse("terms taken", newest_term(store), 2)
+            yield pipeline
         finally:
-            for each in drivers:
+            for each in pipeline.drivers:
                 _kill(each)
     refuse("rows that came twice", flow.twice, 0)
+
+
+def _gaps(pipeline: Pipeline, way: str) -> Iterator[float]:
+    """Yield the seconds without a new row of one kill, or of ten handovers."""
+    if way == "handover":
+        yield from _handed_over(pipeline)
+    else:
+        yield _killed(pipeline, way)
+
+
+def _killed(pipeline: Pipeline, way: str) -> float:
+    """Return the seconds from the driver's kill until a new row."""
+    pipeline.start()
+    _wait(lambda: bool(pipeline.flow.seen), "the first row")
+    if way == "standby":
+        pipeline.stand_by()
+    time.sleep(_WARMING_S if way == "standby" else _SETTLED_S)
+    if way == "archived":
+        pipeline.conf = archived(pipeline.stage)
+    began = time.monotonic()
+    _kill(pipeline.drivers[0])
+    if way != "standby":
+        pipeline.start()
+    found = _new_row(pipeline.flow, began) - began
+    refuse("terms taken", newest_term(pipeline.store), 2)
     return found
 
 
-def _struck(
-    stage: Stage,
-    way: str,
-    name: str,
-    checkpoint: Path,
-    flow: Flow,
-    drivers: list[subprocess.Popen[bytes]],
-) -> float:
-    began = time.monotonic()
-    if way == "handover":
-        store = CheckpointStore.open(checkpoint)
+def _handed_over(pipeline: Pipeline) -> Iterator[float]:
+    """Yield the longest time without a new row in each handover of a driver to the next one."""
+    flow, store = pipeline.flow, pipeline.store
+    pipeline.start()
+    _wait(lambda: bool(flow.seen), "the first row")
+    for term in range(2, 2 + _HANDOVERS):
+        pipeline.stand_by()
+        time.sleep(_HANDED_S)
+        began = time.monotonic()
         hand_over(store, requested_by="benchmark", reason="measured")
-        _wait(lambda: newest_term(store) == 2, "the term of the standby")
+        _wait(lambda: newest_term(store) == term, "the term of the standby")  # noqa: B023
+        _new_row(flow, time.monotonic())
         time.sleep(_AFTER_S)
-        return flow.longest_gap(began)
-    _kill(drivers[0])
-    if way == "alone":
-        drivers.append(_started(stage, name, checkpoint))
-    if way == "archived":
-        drivers.append(_started(stage, name, checkpoint, conf=archived(stage)))
-    _wait(lambda: flow.new_row_after(began) is not None, "a row after the kill")
-    return (flow.new_row_after(began) or 0.0) - began
+        yield flow.longest_gap(began)
+        refuse("what the driver ended with", pipeline.drivers[-2].wait(_PATIENCE_S), 0)
+
+
+def _waiting(pipeline: Pipeline) -> Cost:
+    pipeline.conf = archived(pipeline.stage)
+    pipeline.start()
+    _wait(lambda: bool(pipeline.flow.seen), "the first row")
+    pipeline.stand_by()
+    return _cost(pipeline.drivers[-1])
+
+
+def _new_row(flow: Flow, since: float) -> float:
+    """Wait for a row sent after ``since``; return when it was seen."""
+    _wait(lambda: flow.new_row_after(since) is not None, "a new row")
+    return flow.new_row_after(since) or 0.0
 
 
 def archived(stage: Stage) -> dict[str, str]:
     """Return settings with the archive of classes that a first driver, of rows, has left."""
     archive = stage.folder / "driver.jsa"
     if not archive.exists():
-        checkpoint = stage.folder / "archive" / "checkpoint"
         stage.topic("archive", _PARTITIONS)
-        checkpoint.mkdir(parents=True)
+        (stage.folder / "archive" / "checkpoint").mkdir(parents=True)
         conf = tuned_spark_conf(class_archive=str(archive))
-        driver = _started(stage, "archive", checkpoint, "--start", "earliest", conf=conf)
+        driver = _started(stage, "archive", "--start", "earliest", conf=conf)
         try:
             _wait(archive.exists, "an archive of classes")
         finally:
@@ -166,12 +227,13 @@ def archived(stage: Stage) -> dict[str, str]:
 
 
 def _started(
-    stage: Stage, name: str, checkpoint: Path, *more: str, conf: Mapping[str, str] = _CONF
+    stage: Stage, name: str, *more: str, conf: Mapping[str, str] = _CONF
 ) -> subprocess.Popen[bytes]:
     submit = str(Path(sys.executable).with_name("spark-submit"))
     every = {**_CONF, **conf}
     options = [part for key, value in every.items() for part in ("--conf", f"{key}={value}")]
     jars = ",".join(str(jar) for jar in spark_jars())
+    checkpoint = stage.folder / name / "checkpoint"
     told = ["--bootstrap-servers", stage.bootstrap, "--checkpoint", str(checkpoint)]
     told += ["--prefix", name, "--output", name, "--trigger", "200 milliseconds"]
     told += ["--start", "latest"]
@@ -206,13 +268,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
 
 
-def _cost(process: subprocess.Popen[bytes]) -> tuple[float, float, float]:
-    """Return a waiting standby's memory in MiB, and its cores while it warms up and after that."""
+def _cost(process: subprocess.Popen[bytes]) -> Cost:
     warming = _cores(process, _WARMING_S)
     time.sleep(_RESTING_S)
     resting = _cores(process, _WATCHED_S)
     used = sum(each.memory_full_info().pss for each in _processes(process))
-    return used / 2**20, warming, resting
+    return Cost(used / 2**20, warming, resting)
 
 
 def _cores(process: subprocess.Popen[bytes], seconds: float) -> float:
@@ -287,9 +348,7 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _result(
-    seconds: dict[str, list[float]], cost: list[tuple[float, float, float]], rounds: int
-) -> Result:
+def _result(seconds: dict[str, list[float]], cost: list[Cost], rounds: int) -> Result:
     medians = {way: statistics.median(found) for way, found in seconds.items()}
     told: list[tuple[str, ...]] = [
         (_LABELS[way], f"{medians[way]:.2f}", f"{min(found):.2f}", f"{max(found):.2f}")

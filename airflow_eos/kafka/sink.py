@@ -168,7 +168,8 @@ class KafkaSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`: refuse executors that lack the modules of the tasks."""
         check_importable(self.producer)
-        check_workers(spark, modules=task_modules(self.producer))
+        daemon = f"{__package__}.worker_daemon"
+        check_workers(spark, modules=task_modules(self.producer), daemon=daemon)
 
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: check the cluster, the topic and the timeouts."""

@@ -177,6 +177,7 @@ class ArrowKafkaSource:
             spark,
             modules=(*_MODULES, "airflow_eos.arrow.source.task"),
             ready="airflow_eos.arrow.records.kernels:warm",
+            daemon="airflow_eos.kafka.worker_daemon",
         )
         read = KafkaInput(
             self.settings,

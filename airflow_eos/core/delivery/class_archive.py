@@ -36,12 +36,15 @@ def archive_options(archive: Path) -> str:
     """Return Java's options to start with ``archive`` where it is there, and else to leave it.
 
     Java goes on without an archive that does not fit, and without options that it does not know.
+    Mapped where it was made for, most of its pages are shared by a driver and its standby; Java's
+    own choice is another place in each process, which writes to them all.
     """
-    options = [f"-D{_PROPERTY}={archive}", "-Xlog:cds*=off"]
+    options = [f"-D{_PROPERTY}={archive}", "-Xlog:cds*=off", "-XX:+IgnoreUnrecognizedVMOptions"]
     if archive.is_file():
         options += [f"{_SHARED}{archive}", "-Xshare:auto"]
+        options += ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
     else:
-        options += ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+RecordDynamicDumpInfo"]
+        options += ["-XX:+RecordDynamicDumpInfo"]
     return shlex.join(options)
 
 

@@ -34,12 +34,15 @@ _WARM_S = 30.0
 _FIRST_S = 40.0
 """Seconds of warm-ups: longer batches need them less, and the cluster is the running driver's."""
 _DAEMON = "spark.python.daemon.module"
+_OURS = f"{__package__}.worker_daemon"
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
 
 
-def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "") -> None:
+def check_workers(
+    spark: SparkSession, *, modules: Sequence[str], ready: str = "", daemon: str = _OURS
+) -> None:
     """Run one job with a task for each core, in which the workers import ``modules``.
 
     The workers are those of the batches, so imported modules stay imported.
@@ -49,6 +52,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
         modules: the names of the modules.
         ready: ``module:function``, called without arguments where no module is missing; it returns
             at once.
+        daemon: the module that forks them; see :mod:`.worker_daemon`.
 
     Raises:
         ConfigurationError: the workers' interpreter does not start, has another minor version
@@ -58,7 +62,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
     from pyspark.errors import PySparkException
 
     try:
-        found = _looked(spark, _looker(modules, ready))
+        found = _looked(spark, _looker(modules, ready), daemon)
     except (Py4JError, PySparkException) as error:
         trouble = _why_no_worker_ran(str(error), spark.sparkContext.pythonExec)
         if trouble is None:
@@ -70,7 +74,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
             raise ConfigurationError(f"{trouble} {_what_to_set()}")
 
 
-def _looked(spark: SparkSession, look: Callable[[int], str]) -> list[str]:
+def _looked(spark: SparkSession, look: Callable[[int], str], daemon: str) -> list[str]:
     """Return what ``look`` returns in a worker for each core.
 
     As an Arrow function like a batch's, whose classes Java then has loaded and whose workers have
@@ -90,7 +94,7 @@ def _looked(spark: SparkSession, look: Callable[[int], str]) -> list[str]:
 
     cores = spark.sparkContext.defaultParallelism
     tasks = spark.range(cores, numPartitions=cores)
-    forked_by_spark = fork_from_ours(spark)
+    forked_by_spark = fork_from_ours(spark, daemon)
     try:
         found = tasks.mapInArrow(in_arrow, "report string").collect()
     except (Py4JError, PySparkException):
@@ -99,8 +103,8 @@ def _looked(spark: SparkSession, look: Callable[[int], str]) -> list[str]:
     return [report for (report,) in found]
 
 
-def fork_from_ours(spark: SparkSession) -> Callable[[], None]:
-    """Let :mod:`.worker_daemon` fork the workers on the driver's machine; return what undoes it.
+def fork_from_ours(spark: SparkSession, daemon: str) -> Callable[[], None]:
+    """Let ``daemon`` fork the workers on the driver's machine; return what undoes it.
 
     Executors of their own have settings of their own, and fork as Spark does.
     """
@@ -108,7 +112,7 @@ def fork_from_ours(spark: SparkSession) -> Callable[[], None]:
     conf = jvm.org.apache.spark.SparkEnv.get().conf()
     if conf.contains(_DAEMON) or not Path(__file__).is_file():  # a zip that no daemon has
         return lambda: None
-    conf.set(_DAEMON, f"{__package__}.worker_daemon")
+    conf.set(_DAEMON, daemon)
 
     def undo() -> None:
         conf.remove(_DAEMON)

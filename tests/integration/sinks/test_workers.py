@@ -102,7 +102,7 @@ def test_the_drivers_own_python_passes_and_its_workers_are_warm(said):
 
 
 def test_workers_on_the_drivers_machine_compile_no_pyspark_of_a_zip_anew(said):
-    forked_by = "airflow_eos.core.delivery.worker_daemon with the installed pyspark"
+    forked_by = "airflow_eos.kafka.worker_daemon with the installed pyspark"
     assert said[sys.executable] == f"fine, and warm: {forked_by}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
@@ -34,6 +35,17 @@ def test_the_next_java_maps_what_the_first_one_has_left(tmp_path):
         assert is_taken(second, archive)
         leave(second, archive)
         assert archive.exists(), "one that Java has taken stays"
+
+
+def test_what_is_mapped_of_an_archive_is_shared_by_two_drivers(tmp_path):
+    archive = tmp_path / "driver.jsa"
+    with java(archive_options(archive)) as first:
+        leave(first, archive)
+    with java(archive_options(archive)) as second:
+        pid = second.jvm.java.lang.ProcessHandle.current().pid()
+        maps = psutil.Process(pid).memory_maps(grouped=True)
+        [found] = [each for each in maps if each.path == str(archive)]
+        assert found.private_dirty < found.rss / 2
 
 
 def test_an_archive_that_java_did_not_take_is_removed_and_left_anew(tmp_path):

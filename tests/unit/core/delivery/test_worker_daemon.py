@@ -53,17 +53,35 @@ def test_the_zip_stays_where_nothing_is_installed(tmp_path):
     assert without_zip(path) == path
 
 
+# What a worker does is Spark's own; here it draws two random bytes, and two more after Spark has
+# collected its garbage, as it does between two tasks.
+WORKER = """
+import numpy
+drawn = []
+def main(infile, outfile):
+    drawn.append(outfile.write(numpy.random.bytes(2)))
+    outfile.flush()
+    if len(drawn) > 1:
+        infile.read(1)
+"""
+
+
 @pytest.fixture
-def workers():
-    """Two workers that the daemon forks, started as Spark starts it: the zip before all else."""
+def workers(tmp_path):
+    """Two workers that the daemon forks, by what each has drawn.
+
+    It is started as Spark starts it: the zip before all else.
+    """
+    (tmp_path / "pyspark_worker_of_test.py").write_text(WORKER, encoding="utf-8")
     home = Path(pyspark.__file__).parent
     zips = [home / "python/lib/pyspark.zip", *(home / "python/lib").glob("py4j-*.zip")]
     secret = b"secret"
     with subprocess.Popen(
-        [sys.executable, "-m", "airflow_eos.core.delivery.worker_daemon", "pyspark.worker"],
+        [sys.executable, "-m", "airflow_eos.core.delivery.worker_daemon", "pyspark_worker_of_test"],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([*map(str, zips), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([*map(str, zips), str(ROOT), str(tmp_path)]),
+            "SPARK_REUSE_WORKER": "1",
             "PYTHON_WORKER_FACTORY_SECRET": secret.decode(),
         },
         stdin=subprocess.PIPE,
@@ -72,18 +90,29 @@ def workers():
         try:
             [port] = struct.unpack("!i", daemon.stdout.read(4))
             with ExitStack() as connections:
-                pids: list[int] = []
+                found: dict[bytes, psutil.Process] = {}
                 for _ in range(2):
                     asked = socket.create_connection(("127.0.0.1", port))
                     connections.enter_context(asked)
                     asked.sendall(struct.pack("!i", len(secret)) + secret)
-                    pids += struct.unpack("!i", asked.recv(4, socket.MSG_WAITALL))
-                yield [psutil.Process(pid) for pid in pids]
+                    said = asked.recv(14, socket.MSG_WAITALL)
+                    [pid], drawn = struct.unpack("!i", said[:4]), said[10:]
+                    found[drawn] = psutil.Process(pid)
+                yield found
         finally:
             daemon.terminate()
 
 
 def test_a_forked_worker_has_loaded_what_every_task_imports(workers):
-    assert len({worker.pid for worker in workers}) == 2
-    for worker in workers:
+    for worker in workers.values():
         assert any("libarrow." in each.path for each in worker.memory_maps())
+
+
+def test_no_two_workers_draw_the_same_random_numbers(workers):
+    assert len(workers) == 2
+
+
+def test_a_worker_that_has_looked_for_garbage_shares_what_the_daemon_has_loaded(workers):
+    for worker in workers.values():
+        found = worker.memory_full_info()
+        assert found.uss < found.rss / 4
