@@ -232,7 +232,6 @@ def _lake() -> Iterator[Lake]:
 
 def _conf(bucket: EmbeddedS3, catalog: EmbeddedIcebergRest) -> dict[str, str]:
     options = bucket.storage_options
-    key, secret = options["aws_access_key_id"], options["aws_secret_access_key"]
     lake, s3a = "spark.sql.catalog.lake", "spark.hadoop.fs.s3a"
     return {
         "spark.driver.memory": "3g",
@@ -243,16 +242,13 @@ def _conf(bucket: EmbeddedS3, catalog: EmbeddedIcebergRest) -> dict[str, str]:
         lake: "org.apache.iceberg.spark.SparkCatalog",
         f"{lake}.type": "rest",
         f"{lake}.uri": catalog.uri,
-        f"{lake}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        f"{lake}.s3.endpoint": options["aws_endpoint"],
-        f"{lake}.s3.path-style-access": "true",
-        f"{lake}.s3.access-key-id": key,
-        f"{lake}.s3.secret-access-key": secret,
-        f"{lake}.client.region": options["aws_region"],
+        # Both formats by one client: Iceberg's own S3FileIO needs another AWS SDK than Hadoop's.
+        f"{lake}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         f"{s3a}.endpoint": options["aws_endpoint"],
         f"{s3a}.endpoint.region": options["aws_region"],
-        f"{s3a}.access.key": key,
-        f"{s3a}.secret.key": secret,
+        f"{s3a}.access.key": options["aws_access_key_id"],
+        f"{s3a}.secret.key": options["aws_secret_access_key"],
         f"{s3a}.path.style.access": "true",
     }
 
