@@ -193,8 +193,9 @@ class Bench:
         files = self._checked(way, run, orders.columns) if way.format else 0
         count, start_ms, end_ms = spark.steady(found, _WARM, _BATCHES)
         used = meter.between(start_ms, end_ms)
-        figures = (used["Java"] + used["Python"], used["broker"], (end_ms - start_ms) / 1e3)
-        return Figures(*(round(each * 1e6 / count, 3) for each in figures), files)
+        seconds = used["Java"] + used["Python"], used["broker"], (end_ms - start_ms) / 1e3
+        cpu, servers, time = (round(each * 1e6 / count, 3) for each in seconds)
+        return Figures(cpu, servers, time, files)
 
     def _checked(self, way: Way, run: str, columns: list[str]) -> int:
         """Compare the table with the topic; return how many files it has."""

@@ -143,7 +143,7 @@ def _joined(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def _history(fields: _Fields) -> dict[str, tuple[bytes, ...]]:
-    found = {}
+    found: dict[str, tuple[bytes, ...]] = {}
     for name in ("snapshots", "snapshot-log"):
         inner = bytes(memoryview(fields.get(name, _NONE))[1:-1])
         found[name] = (inner,) if inner[:99].strip() else ()
