@@ -24,6 +24,7 @@ NAMES = (
     "sinks",
     "small_batches",
     "lake_age",
+    "lakes",
     "standby",
     "parsing",
     "scale",

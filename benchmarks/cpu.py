@@ -6,6 +6,7 @@ less than wall clock where other programs run beside a benchmark, but it does va
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 _EVERY_S = 0.25
 KINDS = ("broker", "Java", "Python")
-"""Kinds of processes: the embedded broker, the JVM of Spark or Flink, and Python."""
+"""Kinds of processes: the broker and other servers, the JVM of Spark or Flink, and Python."""
 DATABASE = "PostgreSQL"
 """A further kind, in the benchmarks that have one."""
+_SERVERS = re.compile(r"kafka\.Kafka$|/s3proxy-|\.ServeIcebergCatalog$")
 
 
 class CpuMeter:
@@ -79,4 +81,4 @@ class CpuMeter:
 def _kind(process: psutil.Process) -> str:
     if process.name() != "java":
         return DATABASE if process.name() == "postgres" else "Python"
-    return "broker" if "kafka.Kafka" in process.cmdline() else "Java"
+    return "broker" if any(map(_SERVERS.search, process.cmdline())) else "Java"

@@ -87,9 +87,7 @@ def _iceberg(after: ExitStack, folder: Path) -> Iterator[tuple[str, OfAge]]:
     local = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}"}
     yield "Iceberg, SQL on a disk", lambda age: _aged(local, f"file://{folder}/{age}", age)
     bucket = after.enter_context(EmbeddedS3())
-    bucket.start()
     server = after.enter_context(EmbeddedIcebergRest(bucket))
-    server.start()
     options = bucket.storage_options
     by_rest = {
         "type": "rest",

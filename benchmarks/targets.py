@@ -102,7 +102,7 @@ def expected_of(session: SparkSession, stage: Stage, topic: str) -> Expected:
     """Sum up the input, read as a batch by Spark and by Kafka's own consumer."""
     source = session.read.format("kafka").option("kafka.bootstrap.servers", stage.bootstrap)
     orders = source.option("subscribe", topic).load().selectExpr(*COLUMNS)
-    return Expected(_sums(orders), _topic(stage, topic))
+    return Expected(sums_of(orders), _topic(stage, topic))
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ class Target:
     drop: Callable[[Place], object]
 
 
-def _sums(orders: DataFrame) -> Sums:
-    found = orders.selectExpr(*_SUMS).first()
+def sums_of(orders: DataFrame, *more: str) -> Sums:
+    """Sum up orders; ``more`` are further sums, in SQL."""
+    found = orders.selectExpr(*_SUMS, *more).first()
     assert found is not None  # an aggregate without groups has a row
     return tuple(int(each or 0) for each in found)
 
@@ -142,7 +143,7 @@ def _execute(place: Place, statement: str) -> Sums:
 
 def _delta_orders(session: SparkSession, place: Place) -> Sums:
     files = DeltaTable(str(place.lake)).file_uris()
-    return _sums(session.read.parquet(*files))
+    return sums_of(session.read.parquet(*files))
 
 
 def _orders(expected: Expected) -> Sums:
@@ -158,7 +159,7 @@ TARGETS = {
     ),
     "files": Target(
         make=lambda place: place.folder.mkdir(),
-        read=lambda session, place: _sums(session.read.parquet(str(place.folder))),
+        read=lambda session, place: sums_of(session.read.parquet(str(place.folder))),
         expected=_orders,
         drop=lambda place: shutil.rmtree(place.folder),
     ),

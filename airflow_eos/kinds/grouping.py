@@ -34,7 +34,9 @@ def grouped(rows: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[in
     if most == 1:
         yield 0, rows
         return
+    if most <= 1 << 16:
+        codes = codes.astype(np.uint16)  # which numpy sorts in one pass
     order = np.argsort(codes, kind="stable")
-    _, starts = np.unique(codes[order], return_index=True)
-    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+    ends = np.flatnonzero(np.diff(codes[order], append=codes[order[-1:]] + 1)) + 1
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
         yield int(order[start]), rows.take(pa.array(order[start:end]))

@@ -128,6 +128,14 @@ _LAST = "_last_checkpoint"
 _COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
 
 
+_FOR_GOOD = {
+    "catalog-managed table": "is managed by its catalog (catalogManaged), through which alone it "
+    "may be committed to, and deltalake cannot",
+    "Unsupported: ": "has a feature that deltalake cannot read",
+}
+"""What the library says where it cannot open a table, and what that means."""
+
+
 def unwritable(table: DeltaTable) -> str | None:
     """Return why the library cannot commit to a table of this protocol; None: it can.
 
@@ -370,7 +378,11 @@ def _opened(folder: DeltaFolder) -> OpenTables:
 
 @contextlib.contextmanager
 def asked(folder: DeltaFolder) -> Iterator[None]:
-    """Translate errors of delta-rs and the disk into StoreError."""
+    """Translate errors of delta-rs and the disk into StoreError.
+
+    Raises:
+        ConfigurationError: the table has a feature that the library does not know: also next time.
+    """
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
@@ -381,6 +393,11 @@ def asked(folder: DeltaFolder) -> Iterator[None]:
             "the pipeline starts. Nothing was concluded from what is not there."
         ) from error
     except (DeltaError, OSError) as error:
+        if why := next((why for told, why in _FOR_GOOD.items() if told in str(error)), None):
+            raise ConfigurationError(
+                f"The Delta table {folder} {why} ({error}). Let the engine that gave it the "
+                "feature drop it, or deliver into another table. Nothing was dropped."
+            ) from error
         raise StoreError(
             f"The Delta table {folder} cannot be read: {error}. Nothing was guessed; try again."
         ) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -26,7 +26,8 @@ _FILE_IO = "py-io-impl"
 _LOADING = "snapshot-loading-mode"
 _OF = "eos-without-history-of"
 """In the properties of metadata without history: the file that has it. It is never written."""
-_KEPT = 4
+_KEPT, _PARTS = 4, 64
+_NONE = msgspec.Raw(b"[]")
 _Fields = dict[str, msgspec.Raw]
 
 
@@ -73,16 +74,33 @@ def slim(metadata: bytes, location: str = "") -> bytes:
     fields = msgspec.json.decode(metadata, type=_Fields)
     if "snapshots" not in fields:
         return metadata
-    named, snapshots = _named(fields), _by_id(fields)
-    fields["snapshots"] = _raw([each for key, each in snapshots.items() if key in named])
+    fields["snapshots"] = _raw(_those(_named(fields), _each(fields["snapshots"])))
     fields["snapshot-log"] = _raw([])
     if location:
         fields["properties"] = _raw(_properties(fields) | {_OF: location})
     return msgspec.json.encode(fields)
 
 
-def whole(metadata: bytes, former: Callable[[str], MetadataFile]) -> bytes:
+class MetadataFile(NamedTuple):
+    """A file of metadata.
+
+    Attributes:
+        size: in bytes.
+        slim: what is in it, without history.
+        history: what it lists of snapshots, by the field's name: JSON without brackets, in parts.
+    """
+
+    size: int
+    slim: bytes
+    history: dict[str, tuple[bytes, ...]]
+
+
+def whole(
+    metadata: bytes, former: Callable[[str], MetadataFile]
+) -> tuple[list[bytes], dict[str, tuple[bytes, ...]]]:
     """Return metadata that was made of what :func:`slim` returned, with the history of before.
+
+    In parts, of which those of before are neither looked into nor copied.
 
     Args:
         metadata: of the next version.
@@ -95,31 +113,41 @@ def whole(metadata: bytes, former: Callable[[str], MetadataFile]) -> bytes:
     properties = _properties(fields)
     location = properties.pop(_OF, None)
     if location is None:
-        return metadata
+        return [metadata], _history(fields)
     made_of = msgspec.json.decode(fields.get("metadata-log", b"[]"), type=list[_Version])
     if not made_of or made_of[-1].metadata_file != location:
         raise ValueError(f"the metadata of a table was not made of {location}: nothing is written")
     stored = former(location)
-    before = msgspec.json.decode(stored.whole, type=_Fields)
-    seen, found = (
-        _by_id(msgspec.json.decode(each, type=_Fields)) for each in (stored.slim, metadata)
-    )
-    if not seen.keys() <= found.keys():
+    seen = msgspec.json.decode(stored.slim, type=_Fields).get("snapshots", _NONE)
+    found = _each(fields.pop("snapshots", _NONE))
+    known = {_id(each) for each in _each(seen)}
+    new = [bytes(each) for each in found if _id(each) not in known]
+    if len(found) - len(new) < len(known):
         raise ValueError(f"snapshots of {location} are to go: nothing is written")
-    new = [raw for key, raw in found.items() if key not in seen]
-    log = msgspec.json.decode(fields.get("snapshot-log", b"[]"), type=list[msgspec.Raw])
+    log = [bytes(each) for each in _each(fields.pop("snapshot-log", _NONE))]
+    history = {
+        name: _joined((*stored.history[name], *more))
+        for name, more in (("snapshots", new), ("snapshot-log", log))
+    }
     fields["properties"] = _raw(properties)
-    fields["snapshots"] = _longer(before.get("snapshots"), new)
-    fields["snapshot-log"] = _longer(before.get("snapshot-log"), log)
-    return msgspec.json.encode(fields)
+    told = [msgspec.json.encode(fields).removesuffix(b"}")]
+    for name, parts in history.items():
+        told.append(f',"{name}":['.encode())
+        told += [each for part in parts for each in (part, b",")][:-1]
+        told.append(b"]")
+    return [*told, b"}"], history
 
 
-def _longer(array: msgspec.Raw | None, more: list[msgspec.Raw]) -> msgspec.Raw:
-    """Return a list with more at its end, of which nothing is looked into."""
-    inner = memoryview(b"" if array is None else array)[1:-1]
-    is_empty = not bytes(inner[:99]).strip()
-    parts: list[Buffer] = [*([] if is_empty else [inner]), *more]
-    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
+def _joined(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return parts if len(parts) < _PARTS else (b",".join(parts),)
+
+
+def _history(fields: _Fields) -> dict[str, tuple[bytes, ...]]:
+    found: dict[str, tuple[bytes, ...]] = {}
+    for name in ("snapshots", "snapshot-log"):
+        inner = bytes(memoryview(fields.get(name, _NONE))[1:-1])
+        found[name] = (inner,) if inner[:99].strip() else ()
+    return found
 
 
 def _named(fields: _Fields) -> set[int]:
@@ -128,11 +156,23 @@ def _named(fields: _Fields) -> set[int]:
     return {each.snapshot_id for each in refs.values()} | ({current} if current else set())
 
 
-def _by_id(fields: _Fields) -> dict[int, msgspec.Raw]:
-    found = fields.get("snapshots", b"[]")
-    ids = msgspec.json.decode(found, type=list[_Snapshot])
-    each = msgspec.json.decode(found, type=list[msgspec.Raw])
-    return {one.snapshot_id: raw for one, raw in zip(ids, each, strict=True)}
+def _each(array: msgspec.Raw) -> list[msgspec.Raw]:
+    return msgspec.json.decode(array, type=list[msgspec.Raw])
+
+
+def _those(wanted: set[int], snapshots: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    """Return those with the ids; they are looked for from the end, where refs are."""
+    found: list[msgspec.Raw] = []
+    for each in reversed(snapshots):
+        if len(found) == len(wanted):
+            break
+        if _id(each) in wanted:
+            found.append(each)
+    return found[::-1]
+
+
+def _id(snapshot: msgspec.Raw) -> int:
+    return msgspec.json.decode(snapshot, type=_Snapshot).snapshot_id
 
 
 def _properties(fields: _Fields) -> dict[str, str]:
@@ -143,22 +183,15 @@ def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-class MetadataFile(NamedTuple):
-    """A file of metadata: what is in it, and the same without history."""
-
-    whole: bytes
-    slim: bytes
-
-
 _files: dict[str, MetadataFile] = {}
 """The files that were read or written last, by their locations; a file never changes."""
 
 
-def _keep(location: str, metadata: bytes, made_of: bytes) -> MetadataFile:
-    found = _files[location] = MetadataFile(metadata, slim(made_of, location))
+def _keep(location: str, file: MetadataFile) -> MetadataFile:
+    _files[location] = file
     while len(_files) > _KEPT:
         _files.pop(next(iter(_files)), None)
-    return found
+    return file
 
 
 class SlimFileIO(FileIO):
@@ -198,10 +231,11 @@ def _is_metadata(location: str) -> bool:
 
 def _stored(file: InputFile) -> MetadataFile:
     found = _files.get(file.location)
-    if found is None or len(found.whole) != len(file):
+    if found is None or found.size != len(file):
         with file.open() as data:
             read = data.read()
-        found = _keep(file.location, read, read)
+        history = _history(msgspec.json.decode(read, type=_Fields))
+        found = _keep(file.location, MetadataFile(len(read), slim(read, file.location), history))
     return found
 
 
@@ -250,9 +284,11 @@ class _WholeStream(io.BytesIO):
 
     def __exit__(self, *error: Any) -> None:  # noqa: PYI036 - as its base
         if error[0] is None:
-            given = self.getvalue()
-            written = whole(given, self._files.stored)
+            given, location = self.getvalue(), self._file.location
+            parts, history = whole(given, self._files.stored)
             with self._file.create(overwrite=self._overwrite) as out:
-                out.write(written)
-            _keep(self._file.location, written, given)
+                for part in parts:
+                    out.write(part)
+            size = sum(map(len, parts))
+            _keep(location, MetadataFile(size, slim(given, location), history))
         super().__exit__(*error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote_plus
 
@@ -196,6 +196,12 @@ def of_any_year(spec: PartitionSpec) -> PartitionSpec:
 
     It makes such names for the summary of a commit, also where it then leaves them out.
     """
+    return _of_any_year().model_validate(spec.model_dump(by_alias=True))
+
+
+@cache
+def _of_any_year() -> type[PartitionSpec]:
+    """Return the class, once: pydantic takes milliseconds to make it."""
     from pyiceberg.partitioning import PartitionSpec
 
     class OfAnyYear(PartitionSpec):
@@ -206,7 +212,7 @@ def of_any_year(spec: PartitionSpec) -> PartitionSpec:
                 fields = zip(self.fields, range(len(self.fields)), strict=True)
                 return "/".join(quote_plus(f"{each.name}={data[at]}", "=") for each, at in fields)
 
-    return OfAnyYear.model_validate(spec.model_dump(by_alias=True))
+    return OfAnyYear
 
 
 def transformed(

@@ -161,6 +161,7 @@ class ParquetOfTask:
         self._open: dict[Partition, _PartitionFile] = {}
         self._may_be_named = False
         self._rows = 0
+        self._columns: pa.Schema | None = None
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -240,10 +241,12 @@ class ParquetOfTask:
         if self._notes is not None and self._written and not self._notes.has(self._key):
             raise self._aborted()
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
+        self._columns = self._columns or self._what.columns(schema)  # one of all rows of a task
         begun: list[_PartitionFile] = []
         for partition in new:
             name = name_in(partition, self._key, len(self._written) + len(begun))
-            begun.append(_PartitionFile(f"{self._what.data}{name}", partition, self._what, schema))
+            path = f"{self._what.data}{name}"
+            begun.append(_PartitionFile(path, partition, self._what, self._columns))
         if self._notes is not None:
             told = [f"{self._files.address}/{file.path}" for file in (*self._written, *begun)]
             self._notes.write(self._key, told)
@@ -313,7 +316,7 @@ class _PartitionFile:
     """A file of a task, and rows that are not written to it yet."""
 
     def __init__(
-        self, path: str, partition: Partition, what: TaskFileSpec, schema: pa.Schema
+        self, path: str, partition: Partition, what: TaskFileSpec, columns: pa.Schema
     ) -> None:
         self.path = path
         self.partition = partition
@@ -321,8 +324,7 @@ class _PartitionFile:
         self.held = 0
         self.rows = 0
         self._what = what
-        self._columns = what.columns(schema)
-        self._names = self._columns.names
+        self._columns = columns
         self._rows: list[pa.RecordBatch] = []
         self._writer: pa.parquet.ParquetWriter | None = None
 
@@ -337,7 +339,7 @@ class _PartitionFile:
         )
 
     def hold(self, rows: pa.RecordBatch) -> None:
-        part = rows.select(self._names)
+        part = rows.select(self._columns.names)
         self._rows.append(part)
         self.held += part.nbytes
         self.rows += part.num_rows

@@ -61,9 +61,11 @@ def test_a_table_that_is_not_plain_any_more_is_refused_and_nothing_dropped(stage
     assert stage.values().total() == 0
 
 
-def asking(stage: Stage, *features: str, writer: int = 7) -> None:
-    """Another writer has changed what the table asks of its writers."""
-    protocol: dict[str, object] = {"minReaderVersion": 1, "minWriterVersion": writer}
+def asking(stage: Stage, *features: str, writer: int = 7, reader: int = 1) -> None:
+    """Another writer has changed what the table asks of its writers, and of new readers."""
+    protocol: dict[str, object] = {"minReaderVersion": reader, "minWriterVersion": writer}
+    if reader == 3:
+        protocol |= {"readerFeatures": features}
     if writer == 7:
         protocol |= {"writerFeatures": features}
     version = stage.kind.commits(stage.table) + 1
@@ -82,6 +84,20 @@ def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(s
     asking(stage, *([] if given else [feature]), **given)
     for asked in (stage.participant, lambda: running.commit([work])):
         with pytest.raises(ConfigurationError, match="what deltalake cannot write"):
+            asked()
+    assert stage.file(work).exists(), "nothing of it is dropped"
+
+
+@pytest.mark.parametrize(
+    ("feature", "why"),
+    [("catalogManaged", "managed by its catalog"), ("of the future", "deltalake cannot read")],
+)
+def test_a_table_that_the_library_will_never_open_is_not_tried_again(stage, feature, why):
+    work = stage.promised(1)
+    running = stage.participant()
+    asking(stage, feature, reader=3)
+    for asked in (stage.participant, lambda: running.commit([work])):
+        with pytest.raises(ConfigurationError, match=f"{why} .*or deliver into another table"):
             asked()
     assert stage.file(work).exists(), "nothing of it is dropped"
 

@@ -61,7 +61,11 @@ def stored(stage: Stage) -> dict[str, Any]:
     return found
 
 
-def test_a_commit_leaves_all_former_snapshots_and_the_log_of_them(stage: Stage):
+@pytest.mark.parametrize("parts", [2, 64])
+def test_a_commit_leaves_all_former_snapshots_and_the_log_of_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    monkeypatch.setattr(history, "_PARTS", parts)
     ids = aged(stage)
     before = stored(stage)
     for batch in range(2):

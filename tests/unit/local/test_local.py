@@ -160,7 +160,7 @@ def test_the_servers_of_another_hadoop_than_pyspark_s_are_refused_by_name(monkey
     monkeypatch.setattr(jars, "hadoop_version", lambda: "9.9.9")
     with pytest.raises(LocalEnvironmentError, match=r"brings Hadoop 9\.9\.9; .* for 3\.5\.0"):
         hadoop_jars()
-    with pytest.raises(LocalEnvironmentError, match=r"hadoop-aws are listed for 3\.5\.0"):
+    with pytest.raises(LocalEnvironmentError, match=r"hadoop-aws are listed for 3\.4\.2, 3\.5\.0"):
         jars.s3a_jars()
 
 
