@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker start")
 def start(as_json: AsJson = False) -> None:
     """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
@@ -36,7 +36,7 @@ def start(as_json: AsJson = False) -> None:
     _show(daemon.start(), as_json=as_json)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker stop")
 def stop(
     remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,
     as_json: AsJson = False,
@@ -51,7 +51,7 @@ def stop(
     tell({"stopped": stopped}, text, as_json=as_json)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker status")
 def status(as_json: AsJson = False) -> None:
     """Say whether a broker runs in the background; exit status 1 where none does."""
     from airflow_eos.local import daemon
@@ -62,7 +62,7 @@ def status(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker topic orders --partitions 4")
 def topic(
     names: Annotated[list[str], typer.Argument(help="Topics to make.")],
     partitions: Annotated[int, typer.Option(help="Partitions of each topic.", min=1)] = 2,
@@ -78,7 +78,7 @@ def topic(
         typer.echo(f"{name}: {there.get(name, partitions)} partitions")
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker write orders < orders.tsv")
 def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> None:
     """Write each line of the standard input as a row: its value, or key, tab and value."""
     from airflow_eos.local.rows import write_rows
@@ -89,7 +89,7 @@ def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> N
     typer.echo(f"{topic}: {write_rows(_address(), topic, rows)} rows written")
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog="Example: airflow-eos broker read orders.out --last")
 def read(
     topic: Annotated[str, typer.Argument(help="An existing topic.")],
     last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,

@@ -43,6 +43,7 @@ app = typer.Typer(
     cls=PlainGroup,
 )
 
+_EXAMPLE = "Example: airflow-eos foreign {} checkpoints/chk-7 --prefix orders -b kafka-1:9092"
 FlinkCheckpoint = Annotated[
     str,
     typer.Argument(
@@ -56,7 +57,7 @@ Prefixes = Annotated[
 ]
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog=_EXAMPLE.format("plan"))
 def plan(
     checkpoint: FlinkCheckpoint,
     prefix: Prefixes,
@@ -83,7 +84,7 @@ def plan(
         raise typer.Exit(SOMETHING_TO_DO)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=PlainCommand, epilog=_EXAMPLE.format("recover"))
 def recover(
     checkpoint: FlinkCheckpoint,
     prefix: Prefixes,

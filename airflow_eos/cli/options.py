@@ -64,6 +64,11 @@ class _Plain:
                 each.metavar = ""
         return found
 
+    def get_short_help_str(self, limit: int = 100) -> str:
+        """Return the whole first sentence, for the list of commands in docs/reference."""
+        found: str = super().get_short_help_str(limit)  # type: ignore[misc]
+        return found
+
 
 class PlainCommand(_Plain, TyperCommand):
     """A command with such a help."""

@@ -16,7 +16,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import airflow.sdk
 import pytest
@@ -178,16 +178,20 @@ NUMBER = {"N": "41"}
 """What stands in a page for a number."""
 
 
+def first_command(line: str) -> list[str]:
+    """The words until a comment, a pipe or another command."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    return list(itertools.takewhile(lambda each: not set(each) & set("|&;<>"), lexer))
+
+
 def told(tool: str) -> Iterator[Any]:
     """The command lines of a tool in the shell blocks of all pages, as the tool gets them."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in SHELL.finditer(text):
             for line in found[1].replace("\\\n", " ").splitlines():
-                # A comment, a pipe or another command end it.
-                lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-                lexer.whitespace_split = True
-                words = list(itertools.takewhile(lambda each: not set(each) & set("|&;<>"), lexer))
+                words = first_command(line)
                 words = words[1:] if words[:1] == ["uvx"] else words
                 if words[:1] == [tool]:
                     name = f"{page.relative_to(ROOT).as_posix()}: {line[:60]}"
@@ -217,18 +221,22 @@ def test_a_command_line_of_a_page_is_understood(arguments):
     understood(typer.main.get_command(app), arguments)
 
 
-EACH: Any = [*cast("Any", typer.main.get_command(app)).commands.values()]
+def below(group: Any) -> Iterator[Any]:
+    for each in group.commands.values():
+        yield from below(each) if hasattr(each, "commands") else [each]
+
+
+EACH = list(below(typer.main.get_command(app)))
 EXAMPLES = [each.epilog.removeprefix("Example: airflow-eos ") for each in EACH if each.epilog]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_a_command_s_help_is_understood(example):
-    understood(typer.main.get_command(app), shlex.split(example))
+    understood(typer.main.get_command(app), first_command(example))
 
 
 def test_each_command_s_help_has_an_example():
-    without = {each.name for each in EACH if not each.epilog and not hasattr(each, "commands")}
-    assert without == set()
+    assert {each.name for each in EACH if not each.epilog} == set()
 
 
 @pytest.mark.parametrize(
@@ -259,4 +267,4 @@ def test_what_a_sentence_calls_a_command_or_a_target_is_one():
 def test_the_page_of_commands_has_a_row_for_each_command():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     group: Any = typer.main.get_command(app)
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == set(group.commands)
+    assert set(re.findall(r"^\| \[`([a-z-]+)`\]", page, re.MULTILINE)) == set(group.commands)
