@@ -171,20 +171,25 @@ class SparkStreamingOperator(StreamingArguments):
     def _see_through(
         self, context: Context, before: AppResult | None, deadline: TaskDeadline
     ) -> dict[str, Any]:
-        from airflow_eos.operators.submission import preflight, run_of, secrets_of, trigger_of
+        from airflow_eos.operators.submission import (
+            preflight,
+            run_of,
+            secrets_of,
+            trigger_of,
+            with_keys_of_now,
+        )
         from airflow_eos.ops.packaging import leave_behind, private_folder, remove_leftovers
         from airflow_eos.ops.supervision.recovery import leave_nothing_open
 
         how = before.ended if before is not None else None
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
             with no_retry_of_what_was_drained(how):
-                secrets = secrets_of(self)
-                target, recovery = preflight(self, secrets)
+                target, recovery = preflight(self, secrets_of(self))
             if before is not None and how is not None and how.in_order:
                 outcome = before
                 recovery.close_unused_connection()
             else:
-                self._stream = stream = run_of(self, context, target, recovery, folder, secrets)
+                self._stream = stream = run_of(self, context, target, recovery, folder)
                 try:
                     outcome = stream.until_finished(before)
                 except BaseException:
@@ -205,7 +210,8 @@ class SparkStreamingOperator(StreamingArguments):
                 )
                 raise AssertionError  # it raised
             with no_retry_of_what_was_drained(how):
-                batch_id, is_last = leave_nothing_open(recovery, outcome.submission)
+                ended = with_keys_of_now(self, recovery)
+                batch_id, is_last = leave_nothing_open(ended, outcome.submission)
             if is_last:  # else another task's app may still use these files
                 remove_leftovers(folder, self.checkpoint_location)
             end = how.end.name.lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,21 +100,34 @@ def preflight(task: StreamingArguments, secrets: Secrets) -> tuple[SubmitTarget,
     )
 
 
+def with_keys_of_now(task: StreamingArguments, recovery: Recovery) -> Recovery:
+    """Return the recovery with the connections as they are: a try outlasts passwords and tokens."""
+    secrets = secrets_of(task)
+    now = replace(
+        recovery,
+        kafka=KafkaSettings.from_librdkafka(secrets.kafka),
+        storage_options=secrets.storage,
+        reach=secrets.participants,
+    )
+    return recovery if now == recovery else now  # which has the checkpoint open
+
+
 def run_of(
     task: StreamingArguments,
     context: Context,
     target: SubmitTarget,
     recovery: Recovery,
     folder: Path,
-    secrets: Secrets,
 ) -> StreamRun:
-    """Make the run that starts or adopts the app and watches it."""
+    """Make the run that starts or adopts the app and watches it; each start has the keys of now."""
     stream = StreamRun(
         recovery.store,
         task_of(context),
-        submit=lambda identity: submission_of(task, target, identity, folder, secrets),
+        submit=lambda identity: submission_of(task, target, identity, folder, secrets_of(task)),
         recover=lambda: recover_before_start(
-            recovery, known_dead=stream.is_dead, act=task.recover_before_start
+            with_keys_of_now(task, recovery),
+            known_dead=stream.is_dead,
+            act=task.recover_before_start,
         ),
         on_first_heartbeat=lambda driver: push_links(task, context, driver),
         reopen=lambda: checkpoint_of(task),

@@ -63,9 +63,10 @@ def tuned_spark_conf(*, class_archive: str | None = None) -> dict[str, str]:
     Args:
         class_archive: a file for the classes that Java has loaded, on the driver's machine and in a
             folder that only its user writes to: with it a driver starts with about a third less
-            CPU. A driver leaves it after 30 s, unless a standby watches it: Java stands still for
-            some seconds. One of another Java or Spark is replaced. Ask for these settings where
-            the driver is submitted, since they depend on whether the file is there.
+            CPU. A driver leaves it after 30 s where 256 MiB of the disk are free, unless a standby
+            watches it: Java stands still for some seconds. One of another Java or Spark is
+            replaced. Ask for these settings where the driver is submitted, since they depend on
+            whether the file is there.
     """
     unchecked = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
     shared = f" {archive_options(Path(class_archive))}" if class_archive else ""

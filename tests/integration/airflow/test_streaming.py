@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.delivery.policy import RestartStrategy
 from airflow_eos.errors import AppFailedError, AppStoppedError
-from airflow_eos.local import spark_jars
+from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.operators import AuditOperator, SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
@@ -94,6 +102,62 @@ def test_killed_after_its_decision_it_is_recovered_restarted_and_exact(etl, tmp_
     assert result["batch_id"] >= 2
     report = etl.audit()
     assert (report["ok"], report["rows_in"], report["rows_out"][etl.output]) == (True, ROWS, ROWS)
+
+
+@pytest.fixture
+def guarded() -> Iterator[EmbeddedKafka]:
+    """A broker with logins, whose passwords can be changed."""
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    properties = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.sasl.scram-sha-256.sasl.jaas.config": scram,
+    }
+    with EmbeddedKafka(properties, listeners={"SASL": "SASL_PLAINTEXT"}) as running:
+        yield running
+
+
+def test_a_password_that_is_changed_under_a_try_costs_none_of_its_retries(
+    guarded, tmp_path, monkeypatch
+):
+    def change(password: str) -> None:
+        """In Kafka, and in the connection of Airflow."""
+        admin = AdminClient({"bootstrap.servers": guarded.bootstrap_servers})
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        user = UserScramCredentialUpsertion("etl", info, password.encode())
+        for done in admin.alter_user_scram_credentials([user]).values():
+            done.result(60)
+        kafka = {
+            "bootstrap.servers": guarded.addresses("SASL"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "etl",
+            "sasl.password": password,
+        }
+        connection = json.dumps({"conn_type": "kafka", "extra": kafka})
+        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", connection)
+
+    def meanwhile() -> None:
+        wait_until((tmp_path / "decided.hit").exists, what="the driver to decide, and to sleep")
+        change("of-now")
+        beat = read_heartbeat(CheckpointStore.open(mine.checkpoint))
+        assert beat is not None
+        os.kill(beat.pid, signal.SIGKILL)
+
+    def topic(name: str, partitions: int = 1) -> str:
+        return str(guarded.create_topic(name, partitions))
+
+    change("of-before")
+    mine = Etl(guarded, topic, tmp_path)
+    failpoints = {"EOS_FAILPOINTS": "decided=stop@2", "EOS_FAILPOINTS_DIR": str(tmp_path)}
+    person = threading.Thread(target=meanwhile)
+    person.start()
+    try:
+        result = mine.operator("--trigger", "available-now", env_vars=failpoints).execute({})
+    finally:
+        person.join(300)
+    assert result["restarts"] == 1
+    report = mine.audit()
+    assert (report["ok"], report["rows_in"], report["rows_out"][mine.output]) == (True, ROWS, ROWS)
 
 
 def test_a_failure_too_many_fails_the_try_and_the_next_one_waits_longer_each_time(

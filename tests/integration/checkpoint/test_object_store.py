@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_eos.core.checkpoint import CheckpointStore, take_term
+from airflow_eos.core.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import CheckpointFormatError, StoreError
+from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatReading, is_refusal
+from tests.support.beats import heartbeat
 from tests.support.servers.s3 import EmbeddedS3
 from tests.support.stores import moto
 
@@ -122,3 +124,17 @@ def test_a_bucket_that_is_not_there_is_refused(s3: EmbeddedS3) -> None:
     nowhere = CheckpointStore.open("s3://nobucket/query", storage_options=s3.storage_options)
     with pytest.raises(StoreError, match="nobucket"):
         nowhere.check_create_if_absent()
+
+
+@pytest.mark.long
+def test_who_watches_an_app_opens_its_bucket_with_the_keys_of_now() -> None:
+    """It asked on with the former keys for ever: no client says that a listing is refused."""
+    with EmbeddedS3() as bucket:
+        reading = HeartbeatReading(opened(bucket, "query"), reopen=lambda: opened(bucket, "query"))
+        write_heartbeat(reading.store, heartbeat("waiting", term=1))
+        assert reading.look().heartbeat is not None
+        bucket.change_keys()
+        with pytest.raises(StoreError) as refused:
+            reading.look()
+        assert is_refusal(refused.value)
+        assert reading.look().heartbeat is not None

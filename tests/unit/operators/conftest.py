@@ -94,6 +94,7 @@ class FakeKafka:
     plans: list[Plan] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     wires: list[FakeWire] = field(default_factory=list)
+    settings: list[Any] = field(default_factory=list)
     reached: int = 0
     opened: int = 0
 
@@ -119,9 +120,10 @@ class FakeKafka:
         self.wires.append(FakeWire())
         return self.wires[-1]
 
-    def participant_of(self, *_: Any, reach: Any = None, **__: Any) -> Any:
+    def participant_of(self, *asked: Any, reach: Any = None, **_: Any) -> Any:
         """Opens a connection, if it is not given one."""
         self.reached += 1
+        self.settings += asked[1:2]
         wire = (reach or {}).get("kafka")
         if wire is None:
             self.opened += 1

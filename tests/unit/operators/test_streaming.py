@@ -818,6 +818,37 @@ def test_each_start_finds_its_secrets_though_the_one_before_has_removed_them(
     assert task.execute({})["restarts"] == 1
 
 
+def test_a_restart_has_the_password_of_now_and_not_that_of_the_try(
+    operator, spark, says, kafka, monkeypatch
+):
+    """A try lasts for months: each change of a password cost one of its retries."""
+
+    def changed(**extra: str) -> None:
+        told = json.loads(os.environ["AIRFLOW_CONN_KAFKA_DEFAULT"])
+        told["extra"] |= extra
+        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(told))
+
+    def is_told(fake) -> None:
+        read.append(Path(fake.popen[-1]["env"]["EOS_KAFKA_CONFIG_FILE"]).read_text())
+
+    def crashes(fake) -> None:
+        is_told(fake)
+        changed(**{"sasl.password": "of-now"})
+        raise CRASH
+
+    def stops(fake) -> None:
+        is_told(fake)
+        changed(**{"sasl.password": "of-the-end"})
+        says("stopped")(fake)
+
+    read: list[str] = []
+    spark.runs = [crashes, stops]
+    operator().execute({})
+    assert [json.loads(each)["sasl.password"] for each in read] == [PASSWORD, "of-now"]
+    told = [each.librdkafka()["sasl.password"] for each in kafka.settings]
+    assert told == [PASSWORD, "of-now", "of-the-end"]
+
+
 def test_the_app_opens_the_checkpoints_store_with_the_connections_keys(
     operator, spark, store, monkeypatch, caplog
 ):
