@@ -31,7 +31,7 @@ _FLINK = {
     "checkpoint_ms": 2000,
     # Java's default is batches of 16 kB; 4 MB, and a checkpoint every 5 s, took no less CPU.
     "producer": {"batch.size": "1000000", "linger.ms": "20"},
-    # No more CPU than Java's own choice, G1, in any of four pairs of runs.
+    # Less CPU than Java's own choice, G1, in each of three pairs of runs beside other work.
     "java": "-XX:+UseParallelGC",
 }
 _IN_ARROW = {"pass": None, "etl": orders.clean}
