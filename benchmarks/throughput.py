@@ -29,8 +29,10 @@ more (``fetch.min.bytes``), which a steady stream does not. Flink has the same s
 _FLINK = {
     "parallelism": 2,
     "checkpoint_ms": 2000,
-    # Java's default is batches of 16 kB; other settings of Flink were not tried.
+    # Java's default is batches of 16 kB; 4 MB, and a checkpoint every 5 s, took no less CPU.
     "producer": {"batch.size": "1000000", "linger.ms": "20"},
+    # Less CPU than Java's own choice, G1, in each of three pairs of runs beside other work.
+    "java": "-XX:+UseParallelGC",
 }
 _IN_ARROW = {"pass": None, "etl": orders.clean}
 """Transformations of the variant ``arrow``; it has none in SQL."""
@@ -52,8 +54,9 @@ class _Bench:
     def measure(self, pipeline: str, variant: str, run: str) -> Figures:
         """Measure one run of one variant, its output checked."""
         output = self.stage.topic(f"out-{run}", _PARTITIONS)
-        if variant == "flink":
-            figures = self._flink(pipeline, run, output)
+        if variant in ("flink", "flink_one"):
+            one = {"parallelism": 1} if variant == "flink_one" else {}
+            figures = self._flink(pipeline, run, output, {**_FLINK, **one})
         elif variant == "arrow":
             figures = self._arrow(pipeline, run, output)
         else:
@@ -84,7 +87,7 @@ class _Bench:
         self._check(pipeline, run, self.stage.read(output))
         return _figures(meter, *spark.steady(found, _WARM, _BATCHES))
 
-    def _flink(self, pipeline: str, run: str, output: str) -> Figures:
+    def _flink(self, pipeline: str, run: str, output: str, settings: dict[str, Any]) -> Figures:
         with CpuMeter() as meter:
             flink.run(
                 bootstrap=self.stage.bootstrap,
@@ -93,7 +96,7 @@ class _Bench:
                 prefix=run,
                 etl=pipeline != "pass",
                 checkpoints=str(self.stage.folder / run),
-                **_FLINK,
+                **settings,
             )
         found = self.stage.read(output)
         self._check(pipeline, run, found)

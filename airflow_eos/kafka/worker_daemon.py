@@ -3,4 +3,5 @@
 from airflow_eos.core.delivery.worker_daemon import fork_workers
 
 if __name__ == "__main__":
-    fork_workers("kafka", "airflow_eos.kafka.sink", "airflow_eos.arrow.producer.writer")
+    # confluent-kafka checks the settings of every client.
+    fork_workers("confluent_kafka", "airflow_eos.kafka.sink", "airflow_eos.arrow.producer.writer")

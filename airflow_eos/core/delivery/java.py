@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
-_FREE_AT_MOST = {"MinHeapFreeRatio": "10", "MaxHeapFreeRatio": "20"}
+_FREE_AT_MOST = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "10"}
 """Per cent of the heap; Java's own are 40 and 70: what grew in warm-ups would stay."""
 
 
