@@ -24,7 +24,6 @@ NAMES = (
     "sinks",
     "small_batches",
     "lake_age",
-    "lakes",
     "standby",
     "parsing",
     "scale",
@@ -32,6 +31,7 @@ NAMES = (
     "soak",
     "state",
     "watching",
+    "lakes",  # the last, since it wants another Spark than the others
 )
 
 

@@ -167,6 +167,14 @@ def test_a_table_is_asked_for_the_columns_of_a_file_once_however_many_partitions
     assert asked == [SCHEMA]
 
 
+def test_a_column_of_values_that_do_not_repeat_is_written_without_a_dictionary(tmp_path: Path):
+    """It is longer than the values: files were a third larger, and took more CPU."""
+    (file,) = prepared(writer(tmp_path), rows(*(("a", n) for n in range(5000))))
+    group = pq.read_metadata(tmp_path / "table" / file.path).row_group(0)
+    encoded = {group.column(at).path_in_schema: group.column(at) for at in range(2)}
+    assert [encoded[name].has_dictionary_page for name in ("day", "n")] == [True, False]
+
+
 @pytest.mark.parametrize("folder", ["../", "/etc/", "a/../../b/", "a//"])
 def test_a_folder_never_leaves_the_table(tmp_path: Path, folder: str):
     of = writer(tmp_path)
