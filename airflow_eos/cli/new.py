@@ -199,7 +199,10 @@ DIFFERS = 1
 def try_out(
     project: Annotated[
         Path | None,
-        typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
+        typer.Argument(
+            help="A folder made by `airflow-eos new`; if left out: this one if it is such a folder, "
+            "else one of our own."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -210,11 +213,13 @@ def try_out(
     """
     from rich.console import Console
 
-    from airflow_eos.cli.trial import play, read_project
+    from airflow_eos.cli.trial import app_of, play, read_project
     from airflow_eos.local import EmbeddedKafka, broker_jars, spark_jars
     from airflow_eos.local.s3 import local_s3
 
     console = Console(quiet=as_json)
+    if project is None and app_of(Path()).is_file():
+        project = Path()
     with tempfile.TemporaryDirectory(prefix="airflow-eos-try-") as folder:
         if project is None:
             project = Path(folder) / "clicks"
