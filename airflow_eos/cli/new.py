@@ -200,7 +200,7 @@ def try_out(
     project: Annotated[
         Path | None,
         typer.Argument(
-            help="A folder made by `airflow-eos new`; if left out: this one if it is such a folder, "
+            help="A folder made by `airflow-eos new`; if left out: this one if it is such a one, "
             "else one of our own."
         ),
     ] = None,

@@ -152,7 +152,7 @@ def test_try_in_the_folder_of_a_project_tries_that_one_and_not_one_of_ours(tmp_p
     (folder / "spark_apps").mkdir(parents=True)
     (folder / "spark_apps" / "orders.py").write_text("")  # and no rows: it ends there
     process = run_by("", *line, cwd=folder)
-    told, said = process.communicate()
+    _, said = process.communicate()
     assert "has no rows.tsv" in said
     assert process.returncode == cli.ERROR
 
