@@ -53,6 +53,11 @@ class ProjectCommand(PlainCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the line, with the file's settings as defaults unless it says which pipeline."""
+        if "--" in args and any(each.name == "arguments" for each in self.params):
+            own, theirs = args[: args.index("--")], args[args.index("--") + 1 :]
+            left = self.parse_args(ctx, own)  # else the app's first would be the checkpoint
+            ctx.params["arguments"] = [*(ctx.params["arguments"] or ()), *theirs]
+            return left
         line = list(args)
         chosen = ctx.find_root().params.get("config")
         file = Path(chosen or FILE)

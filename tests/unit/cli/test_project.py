@@ -69,6 +69,22 @@ def test_a_command_that_is_told_its_pipeline_takes_nothing_of_the_folders(line):
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("said", [[], ["/other"], ["/other", "--more"]])
+def test_what_stands_behind_two_dashes_is_the_apps_and_no_checkpoint(said):
+    told = parsed("rehearse", *said[:1], "--app", "a.py", "--", *said[1:], "-b", "k:9092")
+    assert told["checkpoint"] == (said[0] if said else "checkpoints/clicks")
+    assert told["arguments"] == [*said[1:], "-b", "k:9092"]
+
+
+def test_outside_a_pipelines_folder_the_apps_arguments_are_no_checkpoint_either(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match=r"[Mm]issing"):
+        parsed("rehearse", "--app", "a.py", "--", "-b", "k:9092")
+
+
+@pytest.mark.usefixtures("folder")
 def test_what_is_said_on_the_line_wins_and_what_takes_rows_away_is_always_said():
     assert parsed("plan", "--prefix", "other")["prefix"] == "other"
     with pytest.raises(Exception, match=r"[Mm]issing"):
