@@ -157,6 +157,22 @@ def test_try_in_the_folder_of_a_project_tries_that_one_and_not_one_of_ours(tmp_p
     assert process.returncode == cli.ERROR
 
 
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [("XDG_STATE_HOME", ("broker", "status")), ("AIRFLOW_EOS_CACHE", ("try", "--json"))],
+)
+def test_a_folder_that_cannot_be_used_is_a_sentence_and_no_trace(tmp_path, where, line):
+    """A file stands in its place: that stops root, too."""
+    file = tmp_path / "file"
+    file.write_text("")
+    process = run_by("", *line, env={**os.environ, where: str(file)}, cwd=tmp_path)
+    told, said = process.communicate()
+    assert said.startswith(f"airflow-eos: {file}")
+    assert "Not a directory. Make room there, give yourself the right" in said
+    assert "--json" not in line or json.loads(told)["error"] == "LocalEnvironmentError"
+    assert process.returncode == cli.ERROR
+
+
 def test_the_version_is_told():
     process = run_by("", "--version")
     told, _ = process.communicate()
