@@ -8,6 +8,7 @@ import keyword
 import re
 import sysconfig
 import tempfile
+import unicodedata
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -65,7 +66,8 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None:
-        fits = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+        fits = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         example = fits if _NAME.fullmatch(fits) else "clicks_eu"
         raise ConfigurationError(
             f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
