@@ -24,7 +24,10 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)  # as every error: 1 is an answer of some commands
-    from airflow_eos.cli.app import main as run
+    try:
+        from airflow_eos.cli.app import main as run
+    except KeyboardInterrupt:  # a second in which a command line can be thought better of
+        sys.exit(128 + signal.SIGINT)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored

@@ -6,10 +6,14 @@ A message says what was found, what was expected, and what to do next. What to d
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+_TWO_STOPS = re.compile(r"(?<![./ ])\.\.(?=\s|$)")
+"""Where a sentence ends with another program's sentence, which has a full stop of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class EosError(Exception):
         if remedies:
             self.remedies = remedies
             found = f"{found} {advice(remedies)}"
-        super().__init__(sayable(found))
+        super().__init__(_TWO_STOPS.sub(".", sayable(found)))
 
     look: str = ""
     """Where a person looks first, and what has become of the rows; ``airflow-eos explain``."""

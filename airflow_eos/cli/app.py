@@ -7,6 +7,7 @@ function, so that ``airflow-eos --help`` is quick, and works where Spark or Airf
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,10 +33,11 @@ from airflow_eos.cli import (
 )
 from airflow_eos.cli.options import PlainCommand, PlainGroup, tell_json
 from airflow_eos.cli.project import FILE, ProjectCommand
-from airflow_eos.errors import EosError, Remedy, printable_lines, sayable
+from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, printable_lines, sayable
 
 _UsageError: Any = typer.BadParameter.__base__  # typer has a click of its own in newer releases
 ERROR = 2
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 UNREAD = 128 + signal.SIGPIPE
 
 app = typer.Typer(
@@ -120,7 +122,7 @@ def main() -> None:
     commands (rows are lost). Output that nobody reads (``| head``) has a status of its own, too.
     """
     try:
-        app()
+        _run()
     except EosError as error:
         # It may quote what a checkpoint or a topic holds.
         print(f"airflow-eos: {printable_lines(str(error))}", file=sys.stderr)  # noqa: T201
@@ -137,6 +139,26 @@ def main() -> None:
         sys.excepthook(*sys.exc_info())
         _tell_program(error, str(error))
         sys.exit(ERROR)
+
+
+def _run() -> None:
+    """Run the command; a folder of this machine that refuses it is no fault of ours to be traced.
+
+    Raises:
+        LocalEnvironmentError: a file or folder of this machine cannot be used.
+    """
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in _REFUSED or error.filename is None:
+            raise
+        raise LocalEnvironmentError(
+            f"{error.filename}: {error.strerror}.",
+            Remedy(
+                change="make room there, give yourself the right, or name folders of yours: "
+                "XDG_CACHE_HOME for downloads, XDG_STATE_HOME for the broker, TMPDIR"
+            ),
+        ) from error
 
 
 def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:

@@ -8,6 +8,7 @@ import keyword
 import re
 import sysconfig
 import tempfile
+import unicodedata
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -65,7 +66,8 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None:
-        fits = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+        fits = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         example = fits if _NAME.fullmatch(fits) else "clicks_eu"
         raise ConfigurationError(
             f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
@@ -199,7 +201,10 @@ DIFFERS = 1
 def try_out(
     project: Annotated[
         Path | None,
-        typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
+        typer.Argument(
+            help="A folder made by `airflow-eos new`; if left out: this one if it is such a one, "
+            "else one of our own."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -210,11 +215,13 @@ def try_out(
     """
     from rich.console import Console
 
-    from airflow_eos.cli.trial import play, read_project
+    from airflow_eos.cli.trial import app_of, play, read_project
     from airflow_eos.local import EmbeddedKafka, broker_jars, spark_jars
     from airflow_eos.local.s3 import local_s3
 
     console = Console(quiet=as_json)
+    if project is None and app_of(Path()).is_file():
+        project = Path()
     with tempfile.TemporaryDirectory(prefix="airflow-eos-try-") as folder:
         if project is None:
             project = Path(folder) / "clicks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ _WHICH = ("checkpoint", "checkpoints", "input_topic", "output_topic", "topics", 
 """The parameters that say which pipeline, or which part of one, a command is about."""
 
 
+def _places(told: Any) -> list[str]:
+    """Return paths in full, and topics, of which the line's and the file's can be compared."""
+    return list(map(os.path.abspath, [told] if isinstance(told, str | Path) else told or ()))
+
+
 def read_settings(file: Path) -> dict[str, Any]:
     """Read the settings of commands; a path is seen from the folder of the file.
 
@@ -53,6 +59,11 @@ class ProjectCommand(PlainCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the line, with the file's settings as defaults unless it says which pipeline."""
+        if "--" in args and any(each.name == "arguments" for each in self.params):
+            own, theirs = args[: args.index("--")], args[args.index("--") + 1 :]
+            left = self.parse_args(ctx, own)  # else the app's first would be the checkpoint
+            ctx.params["arguments"] = [*(ctx.params["arguments"] or ()), *theirs]
+            return left
         line = list(args)
         chosen = ctx.find_root().params.get("config")
         file = Path(chosen or FILE)
@@ -66,7 +77,8 @@ class ProjectCommand(PlainCommand):
         left = super().parse_args(ctx, args)
         for each in many:
             each.required = True
-        if any(self._is_said(ctx, name) for name in _WHICH if name in ctx.params):
+        said = [name for name in _WHICH if name in ctx.params and self._is_said(ctx, name)]
+        if any(_places(ctx.params[name]) != _places(defaults.get(name)) for name in said):
             ctx.default_map = None  # what another pipeline has must not be taken for this one's
             ctx.params.clear()
             return super().parse_args(ctx, line)

@@ -57,10 +57,14 @@ class Project:
         return tuple(each["table_uri"] for each in self.outputs if "table_uri" in each)
 
 
+def app_of(folder: Path) -> Path:
+    """Return where the app of a project's folder is."""
+    return folder / "spark_apps" / f"{folder.resolve().name}.py"
+
+
 def read_project(folder: Path) -> Project:
     """Read the project in a folder (ConfigurationError: it lacks the app, or rows to try)."""
-    name = folder.resolve().name
-    app, rows = folder / "spark_apps" / f"{name}.py", folder / "rows.tsv"
+    app, rows = app_of(folder), folder / "rows.tsv"
     for file in (app, rows):
         if not file.is_file():
             raise ConfigurationError(
@@ -71,7 +75,7 @@ def read_project(folder: Path) -> Project:
     split = (line.partition("\t") for line in rows.read_text(encoding="utf-8").splitlines())
     outputs = folder / "outputs.json"
     return Project(
-        name,
+        app.stem,
         app,
         tuple((key, value) for key, _, value in split),
         tuple(json.loads(outputs.read_text(encoding="utf-8"))) if outputs.is_file() else (),

@@ -206,5 +206,5 @@ def _state_file() -> Path:
 if __name__ == "__main__":
     try:
         serve()
-    except EosError as error:
+    except (EosError, OSError) as error:
         sys.exit(str(error))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -129,6 +130,47 @@ def test_a_command_line_without_its_libraries_is_an_error_and_no_answer():
         "pip install 'airflow-provider-eos[cli]'\n"
     )
     assert process.returncode == cli.ERROR != ANSWERS
+
+
+def test_ctrl_c_while_the_commands_are_imported_shows_no_trace():
+    strike = """
+import os, signal, sys
+class Strikes:
+    def find_spec(self, name, *more):
+        if name == "airflow_eos.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Strikes())
+"""
+    process = run_by(strike, "--version")
+    assert process.communicate() == ("", "")
+    assert process.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("line", [("try",), ("try", "."), ("try", "--json")])
+def test_try_in_the_folder_of_a_project_tries_that_one_and_not_one_of_ours(tmp_path, line):
+    folder = tmp_path / "orders"
+    (folder / "spark_apps").mkdir(parents=True)
+    (folder / "spark_apps" / "orders.py").write_text("")  # and no rows: it ends there
+    process = run_by("", *line, cwd=folder)
+    _, said = process.communicate()
+    assert "has no rows.tsv" in said
+    assert process.returncode == cli.ERROR
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [("XDG_STATE_HOME", ("broker", "status")), ("AIRFLOW_EOS_CACHE", ("try", "--json"))],
+)
+def test_a_folder_that_cannot_be_used_is_a_sentence_and_no_trace(tmp_path, where, line):
+    """A file stands in its place: that stops root, too."""
+    file = tmp_path / "file"
+    file.write_text("")
+    process = run_by("", *line, env={**os.environ, where: str(file)}, cwd=tmp_path)
+    told, said = process.communicate()
+    assert said.startswith(f"airflow-eos: {file}")
+    assert "Not a directory. Make room there, give yourself the right" in said
+    assert "--json" not in line or json.loads(told)["error"] == "LocalEnvironmentError"
+    assert process.returncode == cli.ERROR
 
 
 def test_the_version_is_told():

@@ -38,6 +38,18 @@ def test_an_error_without_remedy_says_its_words_alone():
     assert EosError("Found that.").remedies == ()
 
 
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ("It is not there.", "Read: It is not there. Nothing was started."),
+        ("waiting...", "Read: waiting.... Nothing was started."),
+        ("cd ..", "Read: cd ... Nothing was started."),
+    ],
+)
+def test_a_sentence_of_another_program_in_ours_ends_with_one_full_stop(theirs, said):
+    assert str(EosError(f"Read: {theirs}. Nothing was started.")) == said
+
+
 def test_remedies_cross_processes_and_are_not_said_twice():
     sent = OwnershipError("Found that.", RECOVER)
     came = pickle.loads(pickle.dumps(sent))

@@ -129,6 +129,8 @@ def test_a_name_that_is_no_module_is_refused_and_nothing_is_written(tmp_path, na
         ("../x", "x"),
         ("1st", "clicks_eu"),
         ("", "clicks_eu"),
+        ("Übersicht-Größe", "ubersicht_groe"),
+        ("Ünï", "uni"),
     ],
 )
 def test_a_name_that_is_refused_is_told_with_one_that_fits(tmp_path, name, fits):

@@ -68,6 +68,40 @@ def test_a_command_that_is_told_its_pipeline_takes_nothing_of_the_folders(line):
     assert told.get("checkpoint") in {None, "/other"}
 
 
+@pytest.mark.parametrize("command", ["plan", "recover", "status", "doctor", "accept", "ui"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_command_that_is_told_the_files_own_checkpoint_takes_the_rest_of_the_file(
+    command, whole, folder
+):
+    """As ``plan`` prints what to do: ``airflow-eos recover CHECKPOINT``, with its whole path."""
+    own = "checkpoints/clicks"
+    told = parsed(command, str(folder / own) if whole else own)
+    assert told["bootstrap_servers"] == "localhost:9092"
+    assert told.get("prefix", "clicks") == "clicks"
+
+
+@pytest.mark.usefixtures("folder")
+def test_of_two_topics_one_of_another_pipeline_takes_nothing_of_the_folders():
+    assert parsed("blocked", "clicks.out", "clicks.busy")["bootstrap_servers"] is not None
+    assert parsed("blocked", "clicks.out", "other")["bootstrap_servers"] is None
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("said", [[], ["/other"], ["/other", "--more"]])
+def test_what_stands_behind_two_dashes_is_the_apps_and_no_checkpoint(said):
+    told = parsed("rehearse", *said[:1], "--app", "a.py", "--", *said[1:], "-b", "k:9092")
+    assert told["checkpoint"] == (said[0] if said else "checkpoints/clicks")
+    assert told["arguments"] == [*said[1:], "-b", "k:9092"]
+
+
+def test_outside_a_pipelines_folder_the_apps_arguments_are_no_checkpoint_either(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match=r"[Mm]issing"):
+        parsed("rehearse", "--app", "a.py", "--", "-b", "k:9092")
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_is_said_on_the_line_wins_and_what_takes_rows_away_is_always_said():
     assert parsed("plan", "--prefix", "other")["prefix"] == "other"
