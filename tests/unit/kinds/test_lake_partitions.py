@@ -162,7 +162,12 @@ def test_a_task_that_was_aborted_begins_no_file_for_a_new_partition(tmp_path: Pa
 
 def test_a_table_is_asked_for_the_columns_of_a_file_once_however_many_partitions(tmp_path: Path):
     asked: list[pa.Schema] = []
-    of = writer(tmp_path, columns=lambda schema: asked.append(schema) or schema)
+
+    def columns(schema: pa.Schema) -> pa.Schema:
+        asked.append(schema)
+        return schema
+
+    of = writer(tmp_path, columns=columns)
     assert len(prepared(of, *(rows((day, 1)) for day in "abc"))) == 3
     assert asked == [SCHEMA]
 
