@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.core import failpoints
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.local import EmbeddedKafka
+from tests.support.app import configured, deliver
 from tests.support.kinds import Place, kind_called
 from tests.support.pipeline import Pipeline
 from tests.support.stores import disk_of
@@ -52,10 +53,20 @@ class Filled:
         self._patch.delenv("EOS_FAILPOINTS")
 
 
+def run(pipeline: Pipeline, spark: SparkSession) -> None:
+    """A driver of this process, to its end."""
+    settings = pipeline.app(max_offsets_per_trigger=BATCH)
+    query = deliver(configured(spark.newSession(), settings), settings)
+    try:
+        assert query.awaitTermination(400)
+    finally:
+        query.stop()
+
+
 def refused(pipeline: Pipeline, spark: SparkSession) -> None:
     """A driver ends, and says that a disk is full."""
     with pytest.raises(Exception, match=r"(?s)No space left on device") as error:
-        pipeline.resume(spark, max_offsets_per_trigger=BATCH)
+        run(pipeline, spark)
     assert cause_of(error.value).restart_heals is None, "once there is room, a restart does"
 
 
@@ -71,7 +82,7 @@ def test_the_disk_of_the_checkpoint(
     refused(pipeline, spark)
     refused(pipeline, spark)
     filled.freed()
-    pipeline.resume(spark, max_offsets_per_trigger=BATCH)
+    run(pipeline, spark)
     pipeline.assert_counts() if kind == "count" else pipeline.assert_exactly_once()
     assert pipeline.open_transactions() == ()
 
@@ -89,6 +100,6 @@ def test_the_disk_of_the_data(
     refused(pipeline, spark)
     refused(pipeline, spark)
     filled.freed()
-    pipeline.resume(spark, max_offsets_per_trigger=BATCH)
+    run(pipeline, spark)
     assert kind.read(at) == kind.expected(pipeline.expected)
     assert kind.left(at) == 0
