@@ -144,10 +144,16 @@ def is_row_refusal(code: int) -> bool:
     return code in _ROWS
 
 
+_OF_NOW_MS = 600_000
+"""A time within this of a machine's clock is taken for that clock's: a batch takes no longer."""
+
+
 def row_refused(
     code: int, where: str, *, row: str = "", timestamp_ms: int | None = None, said: str = ""
-) -> RowError:
+) -> KafkaError:
     """Return the error to raise for a row that the broker does not take.
+
+    A RowError; but where the row's time is this machine's of now, a clock is wrong and no row.
 
     Args:
         code: an error code for which :func:`is_row_refusal` is true.
@@ -161,6 +167,13 @@ def row_refused(
         with suppress(OverflowError, ValueError):  # a year that Python has no date for
             which += f" ({dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC):%F %T} UTC)"
     told = f" The broker says: {said}." if said else ""
+    now_ms = time.time_ns() // 1_000_000
+    if code == INVALID_TIMESTAMP and abs((timestamp_ms or 0) - now_ms) < _OF_NOW_MS:
+        return KafkaError(
+            f"Kafka answered {error_name(code)} for a row{which} {where}: it has the time of this "
+            f"machine, which is too far from the broker's (KIP-937).{told}",
+            Remedy(change="set the clock of this machine, or that of the broker", start=True),
+        )
     return RowError(
         f"Kafka answered {error_name(code)} for a row{which} {where}: {why}.{told}", *remedies
     )

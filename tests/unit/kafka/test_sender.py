@@ -6,6 +6,7 @@ The wire is played by :class:`FakeWire`: a test answers each request by hand, in
 from __future__ import annotations
 
 import re
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -459,6 +460,15 @@ def test_before_an_abort_nothing_more_is_sent(clock):
 
     assert sent(wire) == ["first", *"abcde"]
     assert not wire.unanswered
+
+
+def test_a_clock_that_is_hours_ahead_is_not_a_row_that_comes_again():
+    """No restart heals a row: once the clock was right again, nobody started the pipeline."""
+    now_ms = time.time_ns() // 1_000_000
+    rows = bytes(built([(b"first", b"v", [], now_ms)]))
+    refused = PartitionResponse("t", 0, faults.INVALID_TIMESTAMP, -1, "", row=0).error(rows)
+    assert not isinstance(refused, RowError)
+    assert "Set the clock of this machine" in str(refused)
 
 
 @pytest.mark.parametrize(
