@@ -194,7 +194,7 @@ def _handed_over(pipeline: Pipeline) -> Iterator[float]:
         _new_row(flow, time.monotonic())
         time.sleep(_AFTER_S)
         yield flow.longest_gap(began)
-        refuse("what the driver ended with", pipeline.drivers[-2].wait(_PATIENCE_S), 0)
+        pipeline.drivers[-2].wait(_PATIENCE_S)
 
 
 def _waiting(pipeline: Pipeline) -> Cost:
