@@ -237,6 +237,7 @@ def _conf(bucket: EmbeddedS3, catalog: EmbeddedIcebergRest) -> dict[str, str]:
     return {
         "spark.driver.memory": "3g",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.databricks.delta.snapshotPartitions": str(PARTITIONS),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
         "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -848,13 +848,11 @@ class IcebergSnapshot:
 
     def _columns(self, files: Sequence[DataFile]) -> list[Schema]:
         """Return the columns of files, with their ids; each once."""
-        from pyiceberg.io.pyarrow import pyarrow_to_schema
-
         footers = at_once(self._footer, files)
         upsert = LakeUpsert.of(files)
         arrow = [numbered(footer.schema.to_arrow_schema(), upsert) for footer in footers]
         found: list[Schema] = []
-        for each in map(pyarrow_to_schema, arrow):
+        for each in map(_in_iceberg, arrow):
             if each not in found:
                 found.append(each)
         return found
@@ -888,6 +886,19 @@ class IcebergSnapshot:
             return _described(footer, file, self._table, {f"{_METRICS}default": "counts"})
 
 
+def _in_iceberg(columns: pa.Schema) -> Schema:
+    """Return the columns of a file; most files of a decision have the same, ids and all."""
+    return _translated(columns.serialize().to_pybytes())
+
+
+@lru_cache(maxsize=64)
+def _translated(columns: bytes) -> Schema:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    return pyarrow_to_schema(pa.ipc.read_schema(pa.py_buffer(columns)))
+
+
 def _described(
     written: pq.FileMetaData, file: DataFile, table: Table, properties: Mapping[str, str]
 ) -> IcebergFile:
@@ -896,7 +907,6 @@ def _described(
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
-        pyarrow_to_schema,
     )
     from pyiceberg.manifest import DataFile as Described
     from pyiceberg.manifest import DataFileContent, FileFormat
@@ -904,7 +914,7 @@ def _described(
     spec = spec_of(table.metadata, file.table)
     if spec is None:
         raise LostRaceError(f"the table has forgotten the partitions of {file.name}")
-    columns = pyarrow_to_schema(written.schema.to_arrow_schema())
+    columns = _in_iceberg(written.schema.to_arrow_schema())
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=written,
         stats_columns=compute_statistics_plan(columns, dict(properties)),

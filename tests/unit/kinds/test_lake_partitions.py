@@ -18,6 +18,7 @@ from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import CheckpointFormatError, DeliveryError
 from airflow_eos.kinds.grouping import grouped
+from airflow_eos.kinds.iceberg.participant import _in_iceberg
 from airflow_eos.kinds.iceberg.partitions import of_any_year
 from airflow_eos.kinds.lake import task
 from airflow_eos.kinds.lake.participant import DataFile, Partition, WorkNotes, files_of
@@ -235,3 +236,12 @@ def test_rows_of_more_partitions_than_16_bits_count_stay_apart():
     keys = [pa.array([*range(300), more]) for more in (218, 136)]  # 218 * 300 + 136 is 2**16
     batch = pa.RecordBatch.from_arrays([pa.array(range(301))], ["at"])
     assert sorted(len(part) for _, part in grouped(batch, keys)) == [1] * 301
+
+
+def test_columns_that_were_made_anew_are_not_taken_for_those_of_another_file():
+    """Arrow calls schemas equal that differ in ids alone."""
+    of = [
+        pa.schema([pa.field("n", pa.int64(), metadata={b"PARQUET:field_id": each})])
+        for each in (b"1", b"2", b"1")
+    ]
+    assert [_in_iceberg(each).find_field("n").field_id for each in of] == [1, 2, 1]
