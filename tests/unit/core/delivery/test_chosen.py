@@ -19,6 +19,7 @@ from airflow_eos.core.delivery import options as kinds
 from airflow_eos.core.delivery import source as topics
 from airflow_eos.core.delivery.configured import OutputConfig, as_json
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
+from airflow_eos.core.delivery.port import SPARK
 from airflow_eos.core.delivery.source import (
     StreamSource,
     check_sources,
@@ -520,7 +521,7 @@ def test_a_broker_that_does_not_answer_has_not_said_that_a_topic_is_not_compacte
 
 
 def test_a_spark_that_does_not_tell_is_refused():
-    with pytest.raises(ConfigurationError, match=r"Spark 4\.0 to 4\.2"):
+    with pytest.raises(ConfigurationError, match=f"Expected {SPARK}: use one of these"):
         check_sources(SimpleNamespace(), "exactly_once")  # type: ignore[arg-type]
 
 
