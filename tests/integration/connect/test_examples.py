@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, read_heartbeat
-from airflow_eos.local import EmbeddedKafka
+from tests.integration.connect.conftest import CLEAN, ORDERS
 from tests.support.connect_server import ROOT, connect_server, die_at
 from tests.support.pipeline import wait_until
 from tests.support.topics import produce, read_topic
@@ -21,32 +20,6 @@ from tests.support.topics import produce, read_topic
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 APPS = ROOT / "spark_apps"
-ORDERS = [(f"k{i}", json.dumps({"customer_id": f"c{i % 9}", "order": i})) for i in range(900)]
-CLEAN = Counter((f"c{i % 9}", value) for i, (_, value) in enumerate(ORDERS))
-
-
-@pytest.fixture
-def kafka() -> Iterator[str]:
-    """A broker of its own: the names of the topics are the example's."""
-    with EmbeddedKafka() as broker:
-        for topic in ("orders", "orders.clean"):
-            broker.create_topic(topic, 2)
-        produce(broker.bootstrap_servers, "orders", ORDERS)
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def spec(kafka: str, tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "pipeline_orders.py").write_text((APPS / "pipeline_orders.py").read_text())
-    path = project / "spark-pipeline.yml"
-    path.write_text(
-        f"name: orders\nstorage: file://{tmp_path}/storage\n"
-        "libraries:\n  - glob:\n      include: pipeline_orders.py\n"
-        f"configuration:\n  orders.kafka: {kafka}\n"
-    )
-    return path
 
 
 def run(command: list[str], remote: str | None = None) -> subprocess.Popen[str]:

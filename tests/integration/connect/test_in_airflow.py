@@ -9,30 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.broker import free_ports
 from demo.airflow import PrivateAirflow
 from demo.rest import DagRun
+from tests.integration.connect.conftest import CLEAN
 from tests.support.connect_server import ROOT, connect_server, die_at
 from tests.support.pipeline import wait_until
 from tests.support.topics import produce, read_topic
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ORDERS = [(f"k{i}", json.dumps({"customer_id": f"c{i % 9}", "order": i})) for i in range(900)]
-CLEAN = Counter((f"c{i % 9}", value) for i, (_, value) in enumerate(ORDERS))
 DAG = "eos_pipeline_orders"
 PATIENCE_S = 400
-
-
-@pytest.fixture
-def kafka() -> Iterator[str]:
-    """A broker of its own: the names of the topics are the example's."""
-    with EmbeddedKafka() as broker:
-        for topic in ("orders", "orders.clean"):
-            broker.create_topic(topic, 2)
-        produce(broker.bootstrap_servers, "orders", ORDERS)
-        yield broker.bootstrap_servers
 
 
 @pytest.fixture
@@ -42,20 +30,10 @@ def port() -> int:
 
 
 @pytest.fixture
-def airflow(kafka: str, port: int, tmp_path: Path) -> Iterator[PrivateAirflow]:
+def airflow(kafka: str, spec: Path, port: int, tmp_path: Path) -> Iterator[PrivateAirflow]:
     """With the DAG as it is, but for its places, its schedule and its retries."""
-    project, dags = tmp_path / "project", tmp_path / "dags"
-    project.mkdir()
+    dags = tmp_path / "dags"
     dags.mkdir()
-    (project / "pipeline_orders.py").write_text(
-        (ROOT / "spark_apps" / "pipeline_orders.py").read_text()
-    )
-    spec = project / "spark-pipeline.yml"
-    spec.write_text(
-        f"name: orders\nstorage: file://{tmp_path}/storage\n"
-        "libraries:\n  - glob:\n      include: pipeline_orders.py\n"
-        f"configuration:\n  orders.kafka: {kafka}\n"
-    )
     text = (ROOT / "dags" / "eos_pipeline_orders.py").read_text()
     for old, new in (
         ("/opt/pipelines/orders/spark-pipeline.yml", str(spec)),
