@@ -17,7 +17,7 @@ PRINTS = "typer airflow_eos.cli.app utils docs --name airflow-eos --output"
 
 def named(page: str) -> list[str]:
     """Commands, options and arguments, without how a Typer writes their types."""
-    return re.findall(r"^(?:#+ `.*?`|\* `.*?(?=[ `]))", page, re.MULTILINE)
+    return re.findall(r"^(?:#+ `.*?`|\* `.*?(?=[] `]))", page.replace("`[", "`"), re.MULTILINE)
 
 
 def test_the_page_has_each_command_and_option_as_the_parser_has_it(tmp_path: Path) -> None:
