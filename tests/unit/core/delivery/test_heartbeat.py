@@ -501,19 +501,28 @@ def _until(reached) -> None:
 
 def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, monkeypatch):
     """Then nobody would ever read that the driver stopped."""
-    slow, entered = threading.Event(), threading.Event()
+    entered, landed_or_waits = threading.Event(), threading.Event()
     real = CheckpointStore.put
 
     def put(self, path, data):
-        if threading.current_thread().name == "airflow-eos-heartbeat":
+        is_beat = path == "eos/driver.json"
+        if is_beat and threading.current_thread().name == "airflow-eos-heartbeat":
             entered.set()
-            slow.wait(60)
+            landed_or_waits.wait(60)
         real(self, path, data)
+        if is_beat:
+            landed_or_waits.set()
+
+    @contextmanager
+    def waiting(lock):
+        landed_or_waits.set()
+        with lock:
+            yield
 
     each = writer(1)
     monkeypatch.setattr(CheckpointStore, "put", put)
     assert entered.wait(60)
-    threading.Timer(0.1, slow.set).start()
+    monkeypatch.setattr(each, "_beating", waiting(each._beating))
     each.stop("stopped")
     each._thread.join()
     assert read_heartbeat(store).phase == "stopped"
