@@ -26,6 +26,11 @@ def test_every_mutation_still_applies_and_names_tests_that_exist(mutant):
     named = [path.partition("::")[0] for path in mutant.paths]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+    if mutant.names_a_unit_test:  # those of other tests are collected, below
+        files = [file for path in named for file in (ROOT / path, *(ROOT / path).rglob("*.py"))]
+        text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        words = set(re.findall(r"\w+", mutant.keyword)) - {"and", "or", "not"}
+        assert [word for word in words if word not in text] == []
 
 
 def test_each_mutant_names_a_test_that_make_test_runs():
