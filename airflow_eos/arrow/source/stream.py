@@ -18,22 +18,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from airflow_eos.arrow.source.task import Batches, KafkaInput, Offset, offset_of
 from airflow_eos.core.checkpoint.topics import TopicPartition
 from airflow_eos.errors import InputError, TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # an app can name the source under an older Spark, where its start refuses it
-    ReadAllAvailable = ReadLimit = ReadMaxRows = object  # type: ignore[misc, assignment]
-    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool

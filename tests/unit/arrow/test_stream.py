@@ -20,7 +20,6 @@ from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.source import kafka
 from airflow_eos.arrow.source.columns import prepared_by, row_hashes
 from airflow_eos.arrow.source.kafka import ArrowKafkaSource, _stepped_over
-from airflow_eos.arrow.source.stream import _ARROW, Ranges, RangeStream, data_source
 from airflow_eos.arrow.source.task import KafkaInput, ReadRanges, as_declared
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.rulings import skip_input
@@ -32,6 +31,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
+
+    from airflow_eos.arrow.source.stream import _ARROW, Ranges, RangeStream, data_source
 except ImportError:
     pytest.skip("Spark < 4.2 asks no Python data source for a limit", allow_module_level=True)
 
