@@ -16,6 +16,7 @@ from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.lake.files import table_files
+from airflow_eos.kinds.lake.parquet import HELD_BYTES, ROW_GROUP_BYTES, ParquetRows
 from airflow_eos.kinds.lake.participant import (
     WHOLE,
     DataFile,
@@ -24,7 +25,6 @@ from airflow_eos.kinds.lake.participant import (
     detail_of,
     name_in,
 )
-from airflow_eos.kinds.lake.parquet import HELD_BYTES, ROW_GROUP_BYTES, ParquetRows
 from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
