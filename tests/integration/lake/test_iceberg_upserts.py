@@ -328,7 +328,7 @@ def test_rows_that_position_deletes_took_do_not_come_back(stage: Any, monkeypatc
     assert found(stage) == {2: "b", 3: "C", 5: "e"}
 
 
-def test_a_file_is_read_as_the_library_reads_it(stage: Stage):
+def test_a_file_is_read_as_the_library_reads_it(stage: Any):
     """Columns that were renamed, moved, widened, dropped, or added within others since."""
     name = "db.older"
     inner = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])

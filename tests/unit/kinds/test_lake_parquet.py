@@ -14,7 +14,7 @@ import pytest
 from airflow_eos.kinds.lake.parquet import ParquetRows, pieces, repeating
 
 
-class Pairs(pa.ExtensionType):
+class Pairs(pa.ExtensionType):  # type: ignore[misc]
     """A type that Arrow was taught, of two values."""
 
     def __init__(self) -> None:
