@@ -17,18 +17,21 @@ from urllib.parse import unquote
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.columns import DeltaPartitions, text_of
 from airflow_eos.kinds.grouping import grouped
+from airflow_eos.kinds.lake.parquet import pieces
 from airflow_eos.kinds.lake.participant import DataFile, Partition
 from airflow_eos.kinds.lake.upsert import (
     LakeUpsert,
     Rewriting,
     left,
     may_touch,
-    touched,
+    touched_of,
     written,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from deltalake import DeltaTable
     from deltalake.transaction import RemoveAction
 
@@ -39,7 +42,7 @@ _REFUSED = {
     "delta.enableChangeDataFeed": "has a change data feed, which wants files of each change",
     "delta.enableDeletionVectors": "has deletion vectors, which delta-rs cannot take away",
 }
-_ROWS_AT_ONCE = 131_072
+_ROWS_AT_ONCE = 16_384
 # What delta-rs escapes in a path. It looks for the text that it finds in the log, so a path that
 # another writer escapes in another way would stay in the table.
 _ESCAPED = re.compile(r"[\x00-\x20\"#%*<>?\[\\\]^`{|}~\x7f-\U0010ffff]")
@@ -191,9 +194,7 @@ class _Writing:
             theirs = [name for name in keys.column_names if name in of_file]
             if not {*keys.column_names} <= {*of_file, *self.cut.columns}:
                 return None  # older than a column of the key, which is null in it
-            rows = read.read(columns=theirs) if theirs else _only_counted(read.metadata.num_rows)
-            rows = self.cut.in_rows(rows, file.partition.values)
-            gone = touched(rows.select(keys.column_names).cast(keys.schema), keys)
+            gone = self._touched(read, theirs, file, keys)
             if not gone.any():
                 return None
             if gone.all():
@@ -202,6 +203,18 @@ class _Writing:
             partition = Partition(path[: path.rfind("/") + 1], file.partition.values)
             there = read.iter_batches(_ROWS_AT_ONCE, columns=of_file)
             return [self._written(partition, schema, left(there, ~gone))]
+
+    def _touched(
+        self, read: pq.ParquetFile, theirs: list[str], file: TableFile, keys: pa.Table
+    ) -> np.ndarray[Any, Any]:
+        """Return whether each row of a file has one of the keys, of which it has some columns."""
+        parts = pieces(read.iter_batches(_ROWS_AT_ONCE, columns=theirs))
+        if not theirs:  # the key is in the log alone
+            parts = iter([_only_counted(read.metadata.num_rows)])
+        whole = (self.cut.in_rows(part, file.partition.values) for part in parts)
+        return touched_of(
+            (part.select(keys.column_names).cast(keys.schema) for part in whole), keys
+        )
 
     def _written(
         self, partition: Partition, schema: pa.Schema, batches: Iterable[pa.RecordBatch]

@@ -347,7 +347,7 @@ class OpenTables:
         self._idle: list[OpenTable] = []
 
     def newest(self) -> OpenTable:
-        """Return the table as it is now.
+        """Return the table as it is now, unread where its next commit is not there.
 
         It is opened anew where a commit that was read is no longer the same file: the folder has
         another table by now, or its log was put back or cleaned.
@@ -355,6 +355,8 @@ class OpenTables:
         with contextlib.suppress(Exception):  # opening tells what is wrong
             found = self._idle.pop()
             if found.commit is not None and found.commit == self._commit(found.version):
+                if self._commit(found.version + 1) is None:
+                    return found
                 found.table.update_incremental()
                 return self._at(found.table)
         return self._at(loaded_table(self._folder))

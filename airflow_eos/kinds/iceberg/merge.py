@@ -21,7 +21,15 @@ from airflow_eos.kinds.iceberg.partitions import (
     keys_within,
     text_of,
 )
-from airflow_eos.kinds.lake.upsert import LakeUpsert, Rewriting, left, may_touch, touched, written
+from airflow_eos.kinds.lake.parquet import HELD_BYTES, pieces
+from airflow_eos.kinds.lake.upsert import (
+    LakeUpsert,
+    Rewriting,
+    left,
+    may_touch,
+    touched_of,
+    written,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.kinds.lake.participant import DataFile, Partition
 
+_ROWS_AT_ONCE = 16_384
 _EQUALITY = "total-equality-deletes"
 
 
@@ -168,15 +177,14 @@ class Overwriting:
         import pyarrow as pa
 
         nullable = pa.schema([field.with_nullable(nullable=True) for field in keys.schema])
-        there = pa.Table.from_batches(self._read(task, keys.column_names, nullable), nullable)
-        gone = touched(there, keys)
+        gone = touched_of(pieces(self._read(task, keys.column_names, nullable)), keys)
         if not gone.any():
             return None
         if gone.all():
             return []
         stay = left(self._read(task, self._columns.names, self._columns), ~gone)
         if task.file.spec_id != self.metadata.default_spec_id:
-            return list(self._new(pa.Table.from_batches(stay, self._columns)))
+            return [file for part in pieces(stay, HELD_BYTES) for file in self._new(part)]
         order = task.file.sort_order_id
         told = {} if order is None else {ORDER: order}
         partition = self._cut.of_record(task.file.partition)
@@ -188,10 +196,16 @@ class Overwriting:
         import pyarrow as pa
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.manifest import FileFormat
 
         wanted = self._schema.select(*names)
-        scan = ArrowScan(self.metadata, self._io, wanted, AlwaysTrue())
-        for batch in scan.to_record_batches([task]):
+        if task.file.file_format == FileFormat.PARQUET:
+            found = read_slowly(task, self.metadata, self._io, wanted)
+        else:  # of which the library holds the whole file
+            found = ArrowScan(self.metadata, self._io, wanted, AlwaysTrue()).to_record_batches(
+                [task]
+            )
+        for batch in found:
             yield from pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()
 
     def _written(
@@ -230,6 +244,54 @@ class Overwriting:
     @cached_property
     def _within(self) -> dict[int, dict[int, Any]]:
         return {}
+
+
+def read_slowly(
+    task: FileScanTask, metadata: TableMetadata, io: FileIO, wanted: Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file as the library does, of which it holds the whole file.
+
+    Args:
+        task: the file, and its position deletes.
+        metadata: of the table.
+        io: of the table.
+        wanted: the columns.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.io import pyarrow as library
+    from pyiceberg.schema import prune_columns
+    from pyiceberg.types import ListType, MapType
+
+    file, spec = task.file, metadata.specs().get(task.file.spec_id)
+    gone = library._read_all_delete_files(io, [task]).get(file.file_path, [])  # noqa: SLF001
+    places = np.sort(np.concatenate([np.zeros(0, np.int64), *map(np.asarray, gone)]))
+    ids = {n for n in wanted.field_ids if not isinstance(wanted.find_type(n), MapType | ListType)}
+    at = 0
+    with io.new_input(file.file_path).open() as data:
+        read = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
+        there = library.pyarrow_to_schema(
+            read.schema_arrow, metadata.name_mapping(), downcast_ns_timestamp_to_us=True
+        )
+        lacks = library._get_column_projection_values(  # noqa: SLF001
+            file, wanted, metadata.schema(), spec, there.field_ids
+        )
+        of_file = prune_columns(there, ids, select_full_types=False)
+        names = [field.name for field in of_file.fields]
+        for batch in read.iter_batches(_ROWS_AT_ONCE, columns=names):
+            stay = np.ones(len(batch), dtype=bool)
+            first, after = places.searchsorted((at, at + len(batch)))
+            stay[places[first:after] - at] = False
+            at += len(batch)
+            yield library._to_requested_schema(  # noqa: SLF001
+                wanted,
+                of_file,
+                batch.filter(pa.array(stay)),
+                downcast_ns_timestamp_to_us=True,
+                projected_missing_fields=lacks,
+                allow_timestamp_tz_mismatch=True,
+            )
 
 
 def _name(task: FileScanTask) -> str:

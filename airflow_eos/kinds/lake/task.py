@@ -16,6 +16,7 @@ from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.lake.files import table_files
+from airflow_eos.kinds.lake.parquet import HELD_BYTES, ROW_GROUP_BYTES, ParquetRows
 from airflow_eos.kinds.lake.participant import (
     WHOLE,
     DataFile,
@@ -88,10 +89,7 @@ class Unpartitioned:
 UNPARTITIONED = Unpartitioned()
 OPEN_AT_MOST = 100
 """The most partitions that a task writes, a file of its own each."""
-_HELD_BYTES = 128 * 1024 * 1024
-_ROW_GROUP_BYTES = 16 * 1024 * 1024
 _FILE_BYTES = 512 * 1024 * 1024
-_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,7 @@ class ParquetOfTask:
         failpoint("task-noted")
         for file in begun:
             self._written.append(file)
-            file.begin(self._files.begin(file.path))
+            file.out = self._files.begin(file.path)
             self._open[file.partition] = file
 
     def _make_room(self) -> None:
@@ -265,7 +263,7 @@ class ParquetOfTask:
         sorts = self._what.order is not None
         held = sum(file.held for file in self._open.values())
         for file in sorted(self._open.values(), key=lambda each: -each.held):
-            if held <= _HELD_BYTES and (sorts or file.held < _ROW_GROUP_BYTES):
+            if held <= HELD_BYTES and (sorts or file.held < ROW_GROUP_BYTES):
                 return
             held -= file.held
             file.flush()
@@ -313,86 +311,20 @@ class ParquetOfTask:
                 raise self._aborted() from error
 
 
-class _PartitionFile:
+class _PartitionFile(ParquetRows):
     """A file of a task, and rows that are not written to it yet."""
 
     def __init__(
         self, path: str, partition: Partition, what: TaskFileSpec, columns: pa.Schema
     ) -> None:
+        super().__init__(columns, what.compression, what.order)
         self.path = path
         self.partition = partition
-        self.out: Any = None
-        self.held = 0
-        self.rows = 0
-        self._what = what
-        self._columns = columns
-        self._rows: list[pa.RecordBatch] = []
-        self._writer: pa.parquet.ParquetWriter | None = None
-
-    def begin(self, out: Any) -> None:
-        """Take the open file, which :class:`TableFiles` closes."""
-        self.out = out
-
-    def hold(self, rows: pa.RecordBatch) -> None:
-        part = rows.select(self._columns.names)
-        self._rows.append(part)
-        self.held += part.nbytes
-        self.rows += part.num_rows
-
-    def flush(self) -> None:
-        """Write the held rows as one row group."""
-        import pyarrow as pa
-
-        if self._rows and self.out is not None:
-            table = pa.Table.from_batches(self._rows)
-            if self._what.order is not None:
-                table = self._what.order(table)
-            self._writer = self._writer or self._writer_of(table)
-            self._writer.write_table(table, row_group_size=max(1, len(table)))
-        self._rows, self.held = [], 0
-
-    def _writer_of(self, rows: pa.Table) -> pa.parquet.ParquetWriter:
-        import pyarrow.parquet as pq
-
-        # Without Arrow's own schema an instant is read as one, not as a time in the session's zone.
-        return pq.ParquetWriter(
-            self.out,
-            self._columns,
-            compression=self._what.compression,
-            use_dictionary=_repeating(rows),
-            store_schema=False,
-        )
-
-    def end(self) -> None:
-        """Write all rows and the file's end."""
-        self.flush()
-        if self._writer is not None:
-            self._writer.close()
 
     def drop(self) -> None:
         """Forget the rows; a file that cannot be closed is removed all the same."""
-        self._rows, self.held = [], 0
         with contextlib.suppress(OSError):
-            if self._writer is not None:
-                self._writer.close()
-
-
-def _repeating(rows: pa.Table) -> list[str] | bool:
-    """Return the columns to write with a dictionary: those whose first values repeat.
-
-    Arrow would make one of every column, and keep it where each value is in it once: more CPU, and
-    a third more bytes of rows with an id and a time. Inside of columns nothing is looked at.
-    """
-    import pyarrow.compute as pc
-
-    if any(field.type.num_fields for field in rows.schema):
-        return True
-    first = rows.slice(0, _LOOKED_AT)
-    return [
-        name
-        for name, column in zip(first.column_names, first.columns, strict=True)
-        if 2 * len(pc.unique(column)) <= len(first)
-    ]
+            self.close()
 
 
 def read_files(

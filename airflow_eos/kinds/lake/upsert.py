@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.key_columns import require_key_columns
+from airflow_eos.kinds.lake.parquet import ParquetRows, pieces
 from airflow_eos.kinds.lake.participant import UPSERT, DataFile, LostRaceError, Partition
 
 if TYPE_CHECKING:
@@ -314,21 +315,20 @@ def written(
     Raises:
         StoreError: the disk or the store refuses.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path, rows = f"{data}{partition.folder}{uuid.uuid4().hex}.parquet", 0
+    path = f"{data}{partition.folder}{uuid.uuid4().hex}.parquet"
     with ExitStack() as undo, files.refusing("writing files of an upsert"):
         out = files.begin(path)
         undo.callback(files.drop, path, out)
-        with pq.ParquetWriter(out, schema, compression=compression, store_schema=False) as writer:
-            for batch in batches:
-                part = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-                writer.write_table(part)
-                rows += len(part)
+        into = ParquetRows(schema, compression, out=out)
+        undo.callback(into.close)
+        for part in pieces(batches):
+            for batch in part.select(schema.names).cast(schema).to_batches():
+                into.hold(batch)
+            into.flush()
+        into.end()
         found = files.keep(path, out)
         undo.pop_all()
-    return DataFile(path, found.size, rows, found.modified_at_ms, found.tail, partition, table)
+    return DataFile(path, found.size, into.rows, found.modified_at_ms, found.tail, partition, table)
 
 
 def left(batches: Iterable[pa.RecordBatch], stay: np.ndarray[Any, Any]) -> Iterator[pa.RecordBatch]:
@@ -339,6 +339,13 @@ def left(batches: Iterable[pa.RecordBatch], stay: np.ndarray[Any, Any]) -> Itera
     for batch in batches:
         yield batch.filter(pa.array(stay[at : at + len(batch)]))
         at += len(batch)
+
+
+def touched_of(parts: Iterable[pa.Table], keys: pa.Table) -> np.ndarray[Any, Any]:
+    """Return whether each row has one of the keys, where not all are to be held at once."""
+    import numpy as np
+
+    return np.concatenate([np.zeros(0, dtype=bool), *(touched(part, keys) for part in parts)])
 
 
 def touched(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:

@@ -347,15 +347,25 @@ def test_a_batch_reads_no_more_of_the_log_than_what_is_new(stage: Stage, monkeyp
     """Each batch read all of it twice, in a bucket a request for each commit."""
     rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
     sink, participant, opened = stage.sink, stage.participant(), opens(monkeypatch)
+    read: list[int] = []
+    update = DeltaTable.update_incremental
+
+    def spied(table: DeltaTable) -> None:
+        read.append(table.version())
+        update(table)
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", spied)
     for number in range(5):
         if number == 2:
             opened.clear()
+            read.clear()
         sink.columns(rows)
         work = stage.prepare(number)
         participant.require_decidable([work])
         stage.decide(work, batch=number)
         assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert opened == []
+    assert len(read) == 3, "once a batch, after its commit"
     assert stage.values() == dict.fromkeys(range(5), 1)
 
 

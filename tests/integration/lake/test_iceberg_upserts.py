@@ -15,6 +15,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
@@ -22,10 +24,12 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType as IcebergLong
 from pyspark.sql.types import BooleanType, LongType, StringType
 
 from airflow_eos.core.checkpoint import Decision
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.iceberg import merge
 from airflow_eos.kinds.iceberg.merge import Overwriting
 from airflow_eos.kinds.lake.upsert import LakeUpsert
 from tests.integration.lake.kinds import KINDS, Iceberg
@@ -302,8 +306,9 @@ _POSITIONS = pa.schema(
 )
 
 
-def test_rows_that_position_deletes_took_do_not_come_back(stage: Any):
-    delivered(stage, (1, "a"), (2, "b"), (3, "c"), (4, "d"), batch=0)
+def test_rows_that_position_deletes_took_do_not_come_back(stage: Any, monkeypatch):
+    monkeypatch.setattr(merge, "_ROWS_AT_ONCE", 2)
+    delivered(stage, (1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e"), batch=0)
     (path,) = stage.kind.paths(stage.table)
     told = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
 
@@ -313,14 +318,52 @@ def test_rows_that_position_deletes_took_do_not_come_back(stage: Any):
         content = DataFileContent.POSITION_DELETES
         return changed(stage, lambda table: deletes(table, content, rows))
 
-    take(2)
-    assert found(stage) == {1: "a", 3: "c", 4: "d"}
+    take(4)
+    assert found(stage) == {1: "a", 2: "b", 3: "c", 5: "e"}
     work = decided(stage, (3, "C"), batch=1)
     racing, seen = stage.kind.between(lambda tries: tries == 1 and take(1))
     with racing:
         assert settled(stage, work) is COMMITTED
     assert len(seen) == 2
-    assert found(stage) == {3: "C", 4: "d"}
+    assert found(stage) == {2: "b", 3: "C", 5: "e"}
+
+
+def test_a_file_is_read_as_the_library_reads_it(stage: Any):
+    """Columns that were renamed, moved, widened, dropped, or added within others since."""
+    name = "db.older"
+    inner = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+    schema = pa.schema(
+        [
+            ("id", pa.int32()),
+            ("gone", pa.string()),
+            ("s", inner),
+            ("m", pa.map_(pa.string(), inner)),
+            ("l", pa.list_(inner)),
+            ("at", pa.timestamp("us", "UTC")),
+            ("price", pa.decimal128(9, 2)),
+            ("a.b", pa.float32()),
+        ]
+    )
+    value = {"a": 1, "b": ["x", None]}
+    row = {"id": 1, "gone": "g", "s": value, "m": [("k", value)], "l": [value, None], "a.b": 0.5}
+    row |= {"at": datetime(1, 1, 1, tzinfo=UTC), "price": Decimal("-1.05")}
+    with closing(stage.kind.catalog(stage.table)) as catalog:
+        table = catalog.create_table(name, schema)
+        table.append(pa.Table.from_pylist([row, dict.fromkeys(row)] * 20_000, schema))
+        with table.update_schema() as change:
+            change.rename_column("id", "number")
+            change.update_column("id", IcebergLong())
+            change.delete_column("gone")
+            change.add_column(("s", "c"), IcebergLong())
+            change.add_column("later", IcebergLong())
+            change.move_first("price")
+        (task,) = table.scan().plan_files()
+        wanted = table.schema()
+        ours = merge.read_slowly(task, table.metadata, table.io, wanted)
+        theirs = ArrowScan(table.metadata, table.io, wanted, AlwaysTrue()).to_table([task])
+        read = pa.Table.from_batches(ours)
+        assert read.cast(theirs.schema) == theirs
+        assert read["price"].null_count == len(read) // 2 == 20_000
 
 
 def test_a_table_with_equality_deletes_is_refused_by_name(stage: Stage):

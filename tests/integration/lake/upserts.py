@@ -6,13 +6,16 @@ table in which each batch replaces the one row.
 
 from __future__ import annotations
 
+import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
@@ -106,6 +109,47 @@ def test_a_row_replaces_that_of_its_key_and_deletes_take_it_away(stage: Any):
     assert stage.noted() == set()
     delivered(stage, (1, None, True), (2, None, True), (4, None, True), batch=2)
     assert found(stage) == {}
+
+
+def wide(stage: Stage, ids: range, *, batch: int) -> None:
+    """Deliver rows of 200 bytes that neither repeat nor shrink."""
+    writer = stage.sink.opened(0, 0)
+    for first in range(ids.start, ids.stop, 10_000):
+        text = random.Random(first).randbytes(1_000_000).hex()
+        values = [text[at : at + 200] for at in range(0, len(text), 200)]
+        of = range(first, first + len(values))
+        writer.write(pa.RecordBatch.from_arrays([of, values, [False] * len(of)], schema=ROWS))
+    assert settled(stage, stage.decide(writer.prepare("0" * 32), batch=batch)) is COMMITTED
+
+
+@contextmanager
+def measured() -> Iterator[list[int]]:
+    """What Arrow has held at most, in bytes."""
+    before, found = pa.default_memory_pool(), [0]
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        yield found
+    finally:
+        pa.set_memory_pool(before)
+        found[0] = pool.max_memory()
+
+
+def test_a_file_that_is_written_anew_is_not_held_as_a_whole(stage: Any):
+    """Of Iceberg three times the file was held; of Delta all of the keys."""
+    peaks = []
+    for batch, ids in enumerate((range(200_000), range(200_000, 1_000_000))):
+        wide(stage, ids, batch=2 * batch)
+        one = decided(stage, (ids.start, "new"), batch=2 * batch + 1)
+        with measured() as found:
+            assert settled(stage, one) is COMMITTED
+        peaks += found
+    assert peaks[1] < 1.3 * peaks[0], "four times the rows"
+    rows = stage.kind.rows(stage.table)
+    assert sorted(rows["id"].to_pylist()) == [*range(1_000_000)]
+    assert rows["v"].to_pylist().count("new") == 2
+    groups = [pq.read_metadata(file) for file in stage.table.rglob("*.parquet")]
+    assert max(each.num_row_groups for each in groups) > 5, "and readers skip some"
 
 
 def test_within_a_batch_the_last_row_of_a_key_stays(stage: Stage):

@@ -99,7 +99,7 @@ def test_a_row_group_is_not_as_small_as_what_spark_hands_over(tmp_path: Path):
 
 
 def test_what_is_held_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task, "_HELD_BYTES", 100)
+    monkeypatch.setattr(task, "HELD_BYTES", 100)
     of = writer(tmp_path)
     of.write(rows(*[("a", n) for n in range(50)], ("b", 1)))
     assert sum(file.held for file in of._open.values()) <= 100
@@ -110,7 +110,7 @@ def test_what_is_held_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_that_is_large_enough_is_followed_by_another(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(task, "_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(task, "ROW_GROUP_BYTES", 1)
     many = [rows(("a", n), ("b", n)) for n in range(3)]
     files = prepared(writer(tmp_path, file_bytes=1), *many)
     assert found(tmp_path, files) == {"day=a/": [0, 1, 2], "day=b/": [0, 1, 2]}
@@ -118,7 +118,7 @@ def test_a_file_that_is_large_enough_is_followed_by_another(tmp_path: Path, monk
 
 
 def test_a_file_is_sorted_as_a_whole_however_its_rows_come(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(task, "_HELD_BYTES", 200)
+    monkeypatch.setattr(task, "HELD_BYTES", 200)
     many = [rows(*[("a", n * 37 % 50) for n in range(at, at + 5)]) for at in range(0, 50, 5)]
     files = prepared(writer(tmp_path, order=lambda table: table.sort_by("n")), *many)
     assert len(files) > 1
