@@ -8,6 +8,7 @@ function, so that ``airflow-eos --help`` is quick, and works where Spark or Airf
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -68,7 +69,20 @@ def _of_every_command(
         typer.Option(help=f"Settings of the pipeline; {FILE} in this folder if left out."),
     ] = None,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command, and refuse a folder that is not there.
+
+    Raises:
+        LocalEnvironmentError: the folder that the command stands in was removed.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        was = os.environ.get("PWD", "it")
+        raise LocalEnvironmentError(
+            f"The folder that this command was started in is not there any more: {was} was removed "
+            "or replaced.",
+            Remedy(change="go to a folder that is there (`cd`), and run the command again"),
+        ) from error
 
 
 TRY, LOOK, ACT, CHANGE, RARE = (

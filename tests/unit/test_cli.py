@@ -178,3 +178,24 @@ def test_the_version_is_told():
     told, _ = process.communicate()
     assert told == f"airflow-provider-eos {__version__}\n"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", ["try", "new x", "status c", "plan c -b h:1 --json", "ui c"])
+def test_in_a_folder_that_was_removed_a_command_says_so(tmp_path, arguments):
+    """Typer and Python's own modules ask for it in many places, with a trace each."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f'cd "$1" && rmdir "$1" && exec "$2" -m airflow_eos {arguments}'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line, "sh", str(gone), sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("airflow-eos: The folder that this command was started in")
+    assert str(gone) in ended.stderr
+    assert "cd" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ("LocalEnvironmentError" in ended.stdout) is ("--json" in arguments)
