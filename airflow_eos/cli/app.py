@@ -76,6 +76,7 @@ def _of_every_command(
     Raises:
         LocalEnvironmentError: the folder that the command stands in was removed.
     """
+    del version, config  # Typer acts on the one, ProjectCommand reads the other
     try:
         Path.cwd()
     except FileNotFoundError as error:
