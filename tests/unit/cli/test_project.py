@@ -133,6 +133,7 @@ def test_files_of_an_editor_on_windows_are_read_as_they_are_meant(folder):
     ("text", "says"),
     [
         ("checkpoint = ", "airflow-eos.toml is no TOML"),
+        (f"checkpoint = {'[' * 5000}", "airflow-eos.toml is no TOML"),
         ('chekpoint_location = "c"', "Did you mean 'checkpoint_location'?"),
         ('transaction_timeout = "soon"', "airflow-eos.toml: transaction_timeout='soon': expected"),
         ("output_topic = 5.5", "airflow-eos.toml: output_topic=5.5: expected a text"),
