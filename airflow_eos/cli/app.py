@@ -8,9 +8,12 @@ function, so that ``airflow-eos --help`` is quick, and works where Spark or Airf
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +71,21 @@ def _of_every_command(
         typer.Option(help=f"Settings of the pipeline; {FILE} in this folder if left out."),
     ] = None,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command, and refuse a folder that is not there.
+
+    Raises:
+        LocalEnvironmentError: the folder that the command stands in was removed.
+    """
+    del version, config  # Typer acts on the one, ProjectCommand reads the other
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        was = os.environ.get("PWD", "it")
+        raise LocalEnvironmentError(
+            f"The folder that this command was started in is not there any more: {was} was removed "
+            "or replaced.",
+            Remedy(change="go to a folder that is there (`cd`), and run the command again"),
+        ) from error
 
 
 TRY, LOOK, ACT, CHANGE, RARE = (
@@ -121,6 +138,9 @@ def main() -> None:
     shown with its traceback, and has the same status: Python's own, 1, is an answer of some
     commands (rows are lost). Output that nobody reads (``| head``) has a status of its own, too.
     """
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal of few letters must not end a command
+        encoding = "utf-8" if "--json" in sys.argv else None
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     try:
         _run()
     except EosError as error:
@@ -142,7 +162,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command; a folder of this machine that refuses it is no fault of ours to be traced.
+    """Run the command; a place of this machine that refuses it is no fault of ours to be traced.
 
     Raises:
         LocalEnvironmentError: a file or folder of this machine cannot be used.
@@ -150,10 +170,11 @@ def _run() -> None:
     try:
         app()
     except OSError as error:
-        if error.errno not in _REFUSED or error.filename is None:
+        if error.errno not in _REFUSED:
             raise
+        where = error.filename or "What this command prints, or a file, cannot be written"
         raise LocalEnvironmentError(
-            f"{error.filename}: {error.strerror}.",
+            f"{where}: {error.strerror}.",
             Remedy(
                 change="make room there, give yourself the right, or name folders of yours: "
                 "XDG_CACHE_HOME for downloads, XDG_STATE_HOME for the broker, TMPDIR"
@@ -165,4 +186,5 @@ def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy]
     """With ``--json``, print the error's class, message and remedies as data."""
     if "--json" in sys.argv:
         told = {"error": type(error).__name__, "message": sayable(message), "remedies": remedies}
-        tell_json(told)
+        with suppress(OSError):  # where that is what is wrong
+            tell_json(told)

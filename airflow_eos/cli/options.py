@@ -218,7 +218,7 @@ def storage_options(entries: list[str] | None) -> dict[str, str] | None:
 def read_text(option: str, file: Path) -> str:
     """Read the file of an option (ConfigurationError: the file cannot be read)."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{option} {file} cannot be read: {error}") from error
 

@@ -44,7 +44,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     """
     try:
         given = tomllib.loads(read_text("--config", file))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{file} is no TOML: {error}.") from error
     require_known(str(file), given, _NAMES)
     found = {name: _NAMES[name].of(f"{file}: {name}", value) for name, value in given.items()}

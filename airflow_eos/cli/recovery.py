@@ -36,6 +36,7 @@ from airflow_eos.cli.options import (
 )
 from airflow_eos.core.arguments import nearest
 from airflow_eos.errors import (
+    CheckpointError,
     ConfigurationError,
     EosError,
     PipelineAliveError,
@@ -47,6 +48,7 @@ from airflow_eos.ops.tables import show
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
+    from airflow_eos.core.checkpoint.liveness import LivenessProbe
     from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.core.protocol.participant import Ownership
     from airflow_eos.core.recovery.acceptance import InputRange, Shortfall
@@ -546,12 +548,13 @@ def drain(
 ) -> None:
     """Let the running batch end, then stop the app; works on every cluster manager.
 
-    Exit status: 0 the driver stopped, 1 not within --wait, or it failed or gave way to another, 2
-    an error.
+    Exit status: 0 the driver stopped, 1 not within --wait, or it failed, died or gave way to
+    another, 2 an error.
     """
     from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, newest_term
     from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
     from airflow_eos.core.checkpoint.heartbeat import ENDED, heard
+    from airflow_eos.core.checkpoint.liveness import LivenessProbe
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if newest_term(store) == 0 and heard(store) == (None, ""):
@@ -560,15 +563,18 @@ def drain(
             "the checkpointLocation of the query."
         )
     request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
-    deadline = time.monotonic() + wait
-    while (beat := _driver(store, request)) is None or beat.phase not in ENDED:
-        if time.monotonic() >= deadline:
+    deadline, watch = time.monotonic() + wait, LivenessProbe()
+    while True:
+        dead = _why_dead(store, watch)
+        beat = _driver(store, request)  # after that: its last word is more than that it is gone
+        has_ended = beat is not None and beat.phase in ENDED
+        if dead or has_ended or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_S)
         # A driver that takes a hand-over back in the same moment may delete this request for that.
         if request.term is not None and is_asked_for_nothing(store, request.term):
             drain_newest(store, requested_by=whoever_asks(), reason=reason)
-    said, stopped = _said(beat, wait)
+    said, stopped = _said(beat, wait, dead)
     text = f"{said}: {store.location}"
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
@@ -593,15 +599,17 @@ def handover(
     Exit status: 0 it has taken over, 1 not within --wait, or the driver goes on as none is ready,
     2 an error, as where none stands by.
     """
-    from airflow_eos.core.checkpoint import CheckpointStore
+    from airflow_eos.core.checkpoint import CheckpointStore, newest_term
     from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
     from airflow_eos.core.checkpoint.heartbeat import heard
+    from airflow_eos.core.checkpoint.liveness import LivenessProbe
     from airflow_eos.core.checkpoint.standby import StandbyReading, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
     term, deadline = request.term or 0, time.monotonic() + wait
     driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
+    watch, reading = LivenessProbe(), StandbyReading()
     while time.monotonic() < deadline:
         if driven := (newest := _term(heard(store)[0])) > term:
             said = "Handed over"
@@ -609,6 +617,12 @@ def handover(
         if is_asked_for_nothing(store, term):
             seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
             said = f"Not handed over, the driver goes on: {seen}"
+            break
+        found = reading.look(store)  # who is silent may be taking over; who says its end is not
+        left = all(each.standby.end is not None for each in found)
+        if (dead := _why_dead(store, watch)) and left and newest_term(store) == term:
+            seen = "; ".join(map(str, found)) or "nobody stands by"
+            said = f"Not handed over, and no driver runs ({dead}): {seen}. Start the app again"
             break
         time.sleep(_LOOK_S)
     answer = {"request": request, "term": newest if driven else None}
@@ -628,15 +642,33 @@ def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
     return None if heartbeat is None or _term(heartbeat) < (request.term or 0) else heartbeat
 
 
-def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
+def _why_dead(store: CheckpointStore, watch: LivenessProbe) -> str | None:
+    """Return how it was seen that no driver lives; None: one does, or that is not known."""
+    from airflow_eos.core.checkpoint.liveness import read_sign, with_its_end
+
+    try:
+        sign = with_its_end(store, read_sign(store))
+    except CheckpointError:  # no answer says nothing of the driver
+        return None
+    if watch.hold(sign) != ():
+        return None
+    if sign.is_over:
+        return "it has ended"
+    return sign.gone or f"nothing of it has changed for {sign.silent_after_s:g} s"
+
+
+def _said(beat: Heartbeat | None, wait: float, dead: str | None) -> tuple[str, bool]:
     """Say how the drain ended, and whether the pipeline is down."""
     from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
     from airflow_eos.core.checkpoint.heartbeat import ENDED
 
-    if beat is None or beat.phase not in ENDED:
-        return f"Asked to drain; the driver has not stopped within {wait:g} s", False
-    if beat.phase == "stopped" and beat.drained_by not in NOT_FOR_GOOD:
+    if beat is not None and beat.phase == "stopped" and beat.drained_by not in NOT_FOR_GOOD:
         return "Drained", True
-    how = "failed" if beat.phase == "failed" else "stopped for another one to go on"
+    if beat is not None and beat.phase in ENDED:
+        how = "failed" if beat.phase == "failed" else "stopped for another one to go on"
+    elif dead:
+        how = f"died ({dead}; `airflow-eos plan CHECKPOINT` shows what it left open)"
+    else:
+        return f"Asked to drain; the driver has not stopped within {wait:g} s", False
     found = f"Asked to drain; but the driver has {how}, and its task may be about to start it again"
     return f"{found}. Mark the task as failed to be sure that it does not", False

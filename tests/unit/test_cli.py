@@ -178,3 +178,56 @@ def test_the_version_is_told():
     told, _ = process.communicate()
     assert told == f"airflow-provider-eos {__version__}\n"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", ["try", "new x", "status c", "plan c -b h:1 --json", "ui c"])
+def test_in_a_folder_that_was_removed_a_command_says_so(tmp_path, arguments):
+    """Typer and Python's own modules ask for it in many places, with a trace each."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f'cd "$1" && rmdir "$1" && exec "$2" -m airflow_eos {arguments}'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line, "sh", str(gone), sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("airflow-eos: The folder that this command was started in")
+    assert str(gone) in ended.stderr
+    assert "cd" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ("LocalEnvironmentError" in ended.stdout) is ("--json" in arguments)
+
+
+def ended(*arguments: str, cwd, stdout=subprocess.PIPE, **environment: str):
+    """A command that has ended, in an environment of its own; its output is bytes."""
+    return subprocess.run(
+        [sys.executable, "-m", "airflow_eos", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "40", **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_terminal_of_few_letters_ends_no_command(tmp_path):
+    """Bullets of a help, and names of topics and folders; JSON is UTF-8 all the same."""
+    told = ended("plan", "--help", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"Exit status" in told.stdout
+    told = ended("status", "ünï", "--json", cwd=tmp_path, PYTHONIOENCODING="latin-1")
+    assert told.returncode == 2
+    assert "ünï" in json.loads(told.stdout)["message"]
+
+
+@pytest.mark.parametrize("arguments", ["--help", "explain", "explain --json", "status nope --json"])
+def test_a_full_disk_under_what_a_command_prints_is_a_sentence(tmp_path, arguments):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        told = ended(*arguments.split(), cwd=tmp_path, stdout=full)
+    assert told.returncode == 2
+    assert told.stderr.startswith(b"airflow-eos: ")
+    assert b"Traceback" not in told.stderr

@@ -46,6 +46,15 @@ def give_memory_back(gateway: JavaGateway) -> None:
     for name, was in reversed(found.items()):
         if was is not None:
             diagnosed(gateway, "vmSetFlag", name, was[1])
+    trim(gateway)
+
+
+def trim(gateway: JavaGateway) -> None:
+    """Let Java return what its compiler and its threads have freed, which malloc would keep.
+
+    Raises:
+        Py4JError: Java knows no such command, refuses, or has ended.
+    """
     diagnosed(gateway, "systemTrimNativeHeap")
 
 

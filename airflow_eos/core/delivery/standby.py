@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,7 +37,7 @@ from airflow_eos.core.checkpoint.standby import (
 )
 from airflow_eos.core.closing import Closable, closed_on_error
 from airflow_eos.core.delivery.causes import cause_of
-from airflow_eos.core.delivery.java import give_memory_back
+from airflow_eos.core.delivery.java import give_memory_back, trim
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.task import collected
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
@@ -465,14 +466,21 @@ def follow(
 def resting(start: Start) -> Callable[[], None]:
     """Return what a standby does after its warm-ups, again and again: its workers stay warm.
 
-    At first Java gives back the memory that the warm-ups took.
+    Java gives back the memory that the warm-ups took, twice, since some of it is let go only after
+    a while, and from then on what each round has left; or nothing any more once it refuses.
     """
-    once = [give_memory_back]
+
+    def giving() -> Iterator[None]:
+        gateway = start.spark.sparkContext._gateway  # noqa: SLF001 - the driver's Java
+        for give in chain((give_memory_back, give_memory_back), repeat(trim)):
+            give(gateway)
+            yield
+
+    given = giving()
 
     def act() -> None:
         start.sink.check(start.spark)
-        if once:
-            once.pop()(start.spark.sparkContext._gateway)  # noqa: SLF001 - the driver's Java
+        next(given, None)
 
     return act
 

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from airflow_eos.cli.app import app
 from airflow_eos.cli.new import Kind, make_project
+from airflow_eos.cli.options import kafka_settings
 from airflow_eos.cli.project import FILE
 from airflow_eos.errors import ConfigurationError
 
@@ -118,11 +119,21 @@ def test_a_path_is_seen_from_the_folder_of_the_file(folder, tmp_path, monkeypatc
     assert parsed("status", config=folder / FILE)["checkpoint"] == "s3a://lake/c"
 
 
+def test_files_of_an_editor_on_windows_are_read_as_they_are_meant(folder):
+    """It begins a file with a mark, and ends a line with two characters."""
+    (folder / FILE).write_bytes(b'\xef\xbb\xbfcheckpoint_location = "c"\r\ninput_topic = "in"\r\n')
+    assert parsed("status")["checkpoint"] == "c"
+    (folder / "kafka").write_bytes(b"\xef\xbb\xbfbootstrap.servers=h:1\r\nclient.id=x\r\n")
+    settings = kafka_settings(None, folder / "kafka")
+    assert (settings.bootstrap_servers, settings.get("client.id")) == ("h:1", "x")
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("checkpoint = ", "airflow-eos.toml is no TOML"),
+        (f"checkpoint = {'[' * 5000}", "airflow-eos.toml is no TOML"),
         ('chekpoint_location = "c"', "Did you mean 'checkpoint_location'?"),
         ('transaction_timeout = "soon"', "airflow-eos.toml: transaction_timeout='soon': expected"),
         ("output_topic = 5.5", "airflow-eos.toml: output_topic=5.5: expected a text"),

@@ -35,7 +35,7 @@ from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, withdraw_h
 from airflow_eos.core.checkpoint.rulings import accept, skipped_input
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
-from tests.support.beats import beating, heartbeat, standby
+from tests.support.beats import beating, heartbeat, of_a_killed_process, standby
 from tests.support.clocks import clock_of
 from tests.unit.core.recovery.facts_of import commit, prepared
 
@@ -235,6 +235,31 @@ def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Pa
     assert "its task may be about to start it again" in result.stdout
 
 
+@pytest.mark.parametrize("seen", ["its process is gone", "it stands still"])
+def test_a_drain_of_a_driver_that_was_killed_is_told_at_once(tmp_path: Path, seen: str):
+    """Not after all of ``--wait``: nobody is there to answer."""
+    store = CheckpointStore.open(tmp_path)
+    killed = of_a_killed_process() if seen == "its process is gone" else {}
+    term = take_term(store, taken_by="x").term.number
+    write_heartbeat(store, heartbeat("waiting", term=term, interval_ms=200, **killed))
+    began = time.monotonic()
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "300", "--json"])
+    assert time.monotonic() - began < 60
+    assert (result.exit_code, json.loads(result.stdout)["stopped"]) == (1, False), result.exception
+    told = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "300"]).stdout
+    assert "the driver has died" in told
+    assert "airflow-eos plan" in told
+    assert standing_request(store) is not None  # who watches leaves it down
+
+
+def test_a_driver_that_beats_is_not_dead_to_who_drains_it(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    with beating(store, heartbeat("waiting", term=term, interval_ms=200)):
+        result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "3"])
+    assert "has not stopped within 3 s" in result.stdout, result.exception
+
+
 @pytest.mark.parametrize("by", [BY_AIRFLOW, BY_STANDBY])
 def test_a_driver_that_stopped_for_another_to_go_on_is_not_drained(tmp_path: Path, by):
     """Its task's next try, or who stands by, is about to go on."""
@@ -336,6 +361,23 @@ def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
     result = CliRunner().invoke(app, ["handover", str(tmp_path)])
     assert result.exit_code == 1
     assert "the driver goes on" in result.stdout
+    assert "TopicError: gone" in result.stdout
+
+
+@pytest.mark.parametrize("phase", ["waiting", "stopped"])
+def test_a_hand_over_to_nobody_is_told_at_once(tmp_path: Path, monkeypatch, phase):
+    """The driver was killed or has ended, and who stood by has said that it could not go on."""
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    killed = of_a_killed_process() if phase == "waiting" else {}
+    write_heartbeat(store, heartbeat(phase, term=term, **killed))
+    monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
+    records.write_standby(store, standby(end="refused", reason="TopicError: gone"))
+    began = time.monotonic()
+    result = CliRunner().invoke(app, ["handover", str(tmp_path), "--wait", "300"])
+    assert time.monotonic() - began < 60
+    assert result.exit_code == 1, result.exception
+    assert "no driver runs" in result.stdout
     assert "TopicError: gone" in result.stdout
 
 

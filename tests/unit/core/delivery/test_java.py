@@ -6,6 +6,8 @@ import re
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from airflow_eos.core.delivery import standby
 from airflow_eos.core.delivery.java import diagnosed, give_memory_back
 from airflow_eos.core.delivery.start_option import Start
@@ -40,14 +42,36 @@ def test_java_gives_back_what_it_keeps_and_may_grow_as_before():
         assert len(kept[0]) == 10 << 17
 
 
-def test_a_standby_gives_memory_back_once_its_workers_are_warm(monkeypatch):
+def resting(monkeypatch, trim):
+    """What a standby does after its warm-ups, and what came of it."""
     done: list[object] = []
-    monkeypatch.setattr(standby, "give_memory_back", done.append)
+    monkeypatch.setattr(standby, "give_memory_back", lambda java: done.append(f"all of {java}"))
+    monkeypatch.setattr(standby, "trim", lambda java: done.append(trim(java)))
     start = SimpleNamespace(
         sink=SimpleNamespace(check=lambda _spark: done.append("asked")),
         spark=SimpleNamespace(sparkContext=SimpleNamespace(_gateway="Java")),
     )
-    act = standby.resting(cast(Start, start))
-    for _ in range(3):
+    return standby.resting(cast(Start, start)), done
+
+
+def test_a_standby_gives_memory_back_once_its_workers_are_warm(monkeypatch):
+    act, done = resting(monkeypatch, lambda java: f"rest of {java}")
+    for _ in range(4):
         act()
-    assert done == ["asked", "Java", "asked", "asked"]
+    asked = done[::2]
+    assert asked == ["asked"] * 4
+    assert done[1::2] == ["all of Java", "all of Java", "rest of Java", "rest of Java"]
+
+
+def test_a_java_that_gives_nothing_back_is_asked_no_more(monkeypatch):
+    """Else each round would warn of workers that are cold, which they are not."""
+
+    def refused(_java):
+        raise RuntimeError("no such command")
+
+    act, done = resting(monkeypatch, refused)
+    act(), act()
+    with pytest.raises(RuntimeError):
+        act()
+    act()
+    assert done[-2:] == ["asked", "asked"]
