@@ -16,7 +16,7 @@ from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
-from airflow_eos.core.delivery.task import own_columns
+from airflow_eos.core.delivery.task import own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
@@ -130,7 +130,7 @@ class DeltaSink:
 
     def distribution(self) -> list[str]:
         """See ``core/delivery/task.py``: the columns whose rows go to one task."""
-        return list(self._cut.columns if self.upsert is None else self.upsert.key)
+        return [quoted(n) for n in (self._cut.columns if self.upsert is None else self.upsert.key)]
 
     @property
     def _cut(self) -> DeltaPartitions:
