@@ -155,7 +155,7 @@ def own_columns(schema: StructType, row: str = "") -> list[str]:
     """Return all columns of ``row`` unchanged, as ``Sink.columns`` says.
 
     Raises:
-        ConfigurationError: names are not unique, or of a type that is refused (see require_hashable).
+        ConfigurationError: names are not unique, or see :func:`require_hashable`.
     """
     names = [name.lower() for name in schema.fieldNames()]
     if HASH_COLUMN in names or len(set(names)) != len(names):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow_eos.core.checkpoint.hdfs import modules_for
-from airflow_eos.core.checkpoint.locations import printable, require_outside
+from airflow_eos.core.checkpoint.locations import printable, require_outside, text_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
@@ -96,6 +96,7 @@ class DeltaSink:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        object.__setattr__(self, "table_uri", text_of(self.table_uri))
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
