@@ -135,7 +135,9 @@ def test_a_column_arrives_under_its_name_whatever_is_in_it(spark):
 def test_a_task_gets_columns_whose_names_sql_would_read_otherwise(spark, tmp_path):
     """Spark's mapInArrow looks each column up by its name: a dot is a field, a backtick a quote."""
     rows = spark.sql("SELECT named_struct('b', 1) AS a, 'x' AS `a.b`, 2 AS `c.d`, 3 AS `it``s`")
-    sink = OneSink(FileSink(str(tmp_path / "out")), "at_least_once")
+    files = FileSink(str(tmp_path / "out"))
+    files.storage().check(files.name)
+    sink = OneSink(files, "at_least_once")
     [report] = sink.prepare(sink.rows(rows))
     assert report.rows == 1
     written = spark.read.parquet(str(tmp_path / "out"))
