@@ -26,13 +26,14 @@ from airflow_eos.core.arguments import (
     Word,
     arguments_of,
 )
+from airflow_eos.core.checkpoint.locations import located
 from airflow_eos.core.delivery.policy import (
     CheckpointPolicy,
     ExponentialDelay,
     FailureRate,
     FixedDelay,
 )
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.factory import Pipeline, eos_pipeline
 from airflow_eos.hooks.arguments import own_arguments
 from airflow_eos.operators import (
@@ -47,6 +48,15 @@ from airflow_eos.sensors import (
     BlockedTopicSensor,
     CheckpointProgressSensor,
     TransactionTimeoutSensor,
+)
+from airflow_eos.sinks import (
+    DeltaSink,
+    FileSink,
+    KafkaSink,
+    MySqlSink,
+    Output,
+    PostgresSink,
+    WriteAheadSink,
 )
 from airflow_eos.sinks.app import App, argument_parser
 
@@ -437,3 +447,31 @@ def test_a_duration_of_the_command_line_is_a_number_or_a_text_with_its_unit(line
     done = CliRunner().invoke(cli, line)
     assert isinstance(done.exception, ConfigurationError)
     assert ("expected a duration" in str(done.exception)) is not fine
+
+
+NO_TEXT = {
+    "transactional id prefix": lambda: KafkaSink("b:1", topic="t", transactional_id_prefix=None),
+    "gid prefix": lambda: PostgresSink("host=b", table="t", gid_prefix=None),
+    "prefix": lambda: MySqlSink("mysql://u:p@b/d", table="t", prefix=None),
+    "application id": lambda: DeltaSink("/t", application_id=None),
+    "participant": lambda: Output(None, FileSink("/rows")),
+    "a function instead of its name": lambda: WriteAheadSink(print),
+    "folder": lambda: FileSink(None),
+    "table": lambda: DeltaSink(None, application_id="etl"),
+    "checkpoint": lambda: located(None),
+}
+
+
+@pytest.mark.parametrize("name", NO_TEXT)
+def test_a_name_that_is_no_text_is_refused_as_one_that_is_malformed(name):
+    """As a variable that is not set gives it: not by a trace of ``re``."""
+    with pytest.raises((ConfigurationError, StoreError), match=r"None|built-in"):
+        NO_TEXT[name]()
+
+
+def test_a_place_may_be_a_python_path():
+    """Spark takes one for a checkpoint, too."""
+    place = Path("/data/orders")
+    assert FileSink(place) == FileSink(str(place))
+    assert DeltaSink(place, application_id="etl") == DeltaSink(str(place), application_id="etl")
+    assert located(place) == located(str(place))

@@ -489,12 +489,26 @@ class Location:
         return self.path if self.scheme == LOCAL else self.for_spark.rstrip("/")
 
 
-def located(location: str) -> Location:
+def text_of(location: str | os.PathLike[str]) -> str:
+    """Return a location as text; Spark takes a Python path, too.
+
+    Raises:
+        StoreError: it is neither.
+    """
+    if isinstance(location, os.PathLike):
+        return os.fspath(location)
+    if not isinstance(location, str):
+        raise _no_location(repr(location), "is no path", "write a path or a URL")
+    return location
+
+
+def located(location: str | os.PathLike[str]) -> Location:
     """Read a path or URL as Hadoop's ``Path`` does; a relative path is below the working folder.
 
     Raises:
         StoreError: Hadoop would refuse the location, or read it as what nobody can have meant.
     """
+    location = text_of(location)
     _require_text(location)
     colon, slash = location.find(":"), location.find("/")
     if colon != -1 and (slash == -1 or colon < slash):

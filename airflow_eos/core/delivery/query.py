@@ -21,14 +21,27 @@ if TYPE_CHECKING:
 
 _IDLE_LOOK_S = 0.02
 _PAUSED_LOOK_S = 0.5
+_AS_INTERRUPTED = (
+    "The query was stopped within a batch, which the next start runs again. "
+    "(py4j.protocol.Py4JJavaError: An error occurred while calling: java.lang.InterruptedException)"
+)
+"""What Spark knows a batch by that ended because its query was stopped; see ``GuardedBatch``."""
 
 
 class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
     """Raised instead of starting a batch once a drain was requested."""
 
 
+class Stopped(Exception):  # noqa: N818 - not an error: the way to say "interrupted"
+    """Raised in the place of what a stopped query's batch ends with; see ``GuardedBatch``."""
+
+
 class GuardedBatch:
     """The batch function, run unless draining; keeps the Python error that Spark turns into text.
+
+    Whether a stopped query was interrupted, Spark asks that text, by a regular expression that
+    overflows the thread's stack (StackOverflowError, a thousand lines) where it is as long as that
+    of a cancelled job. So it is told in one line.
 
     ``pause`` follows each batch: its rows are visible, and Spark plans the next batch after it. It
     comes before ``commits/N``, as nobody can wait between that and the next plan: a driver that
@@ -66,6 +79,8 @@ class GuardedBatch:
         except BaseException as error:
             self.failure = error
             self._heartbeat.fail(batch_id, error)
+            if not self.is_wanted():
+                raise Stopped(_AS_INTERRUPTED) from None
             raise
         self._rest()
 

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
-from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.core.checkpoint.locations import (
+    HDFS,
+    KEPT,
+    LOCAL,
+    MOVE,
+    is_temporary,
+    located,
+    text_of,
+)
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
 from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
 from airflow_eos.core.delivery.port import SPARK
@@ -94,6 +102,7 @@ def stateful(df: DataFrame) -> tuple[str, ...]:
 
 def absolute(spark: SparkSession, location: str) -> str:
     """Return the checkpoint's absolute location, the same for Spark and for our own store."""
+    location = text_of(location)
     found = located(location)
     if found.scheme != LOCAL or location.lower().startswith("file:/"):
         return found.for_spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -126,25 +127,35 @@ def is_fixed(sink: Sink) -> bool:
     return getattr(innermost(sink), "fixed_columns", False)
 
 
+_TYPE = r"(?:^|[:<]){}(?:$|[,>])"
+_UNSENDABLE = {
+    re.compile("map<"): "Spark cannot hash the columns {}, which hold maps. Turn maps into arrays "
+    "of entries (map_entries).",
+    re.compile(_TYPE.format("variant")): "Spark cannot hash the columns {}, which hold variants. "
+    "Turn variants into texts (to_json).",
+    re.compile(_TYPE.format("interval")): "Spark cannot bring the columns {} to a task: they hold "
+    "intervals of months, days and seconds at once (make_interval). Turn them into texts (cast).",
+}
+"""How Spark writes a type that no kind can take as it is, and what to do."""
+
+
 def require_hashable(schema: StructType) -> None:
-    """Refuse columns that Spark cannot hash.
+    """Refuse columns that Spark cannot hash, or cannot bring to a task.
 
     Raises:
-        ConfigurationError: a column holds a map.
+        ConfigurationError: a column holds a map, a variant or an interval of everything at once.
     """
-    maps = [field.name for field in schema.fields if "map<" in field.dataType.simpleString()]
-    if maps:
-        raise ConfigurationError(
-            f"Spark cannot hash the columns {', '.join(maps)}, which hold maps. Turn maps into "
-            "arrays of entries (map_entries)."
-        )
+    for kind, says in _UNSENDABLE.items():
+        found = [each.name for each in schema.fields if kind.search(each.dataType.simpleString())]
+        if found:
+            raise ConfigurationError(says.format(", ".join(found)))
 
 
 def own_columns(schema: StructType, row: str = "") -> list[str]:
     """Return all columns of ``row`` unchanged, as ``Sink.columns`` says.
 
     Raises:
-        ConfigurationError: names are not unique, or Spark cannot hash a column (maps).
+        ConfigurationError: names are not unique, or see :func:`require_hashable`.
     """
     names = [name.lower() for name in schema.fieldNames()]
     if HASH_COLUMN in names or len(set(names)) != len(names):
@@ -262,8 +273,13 @@ def reports_of(
     visibility_markers: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """Return the reports of each task; reading them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), visibility_markers)
-    return hashed.mapInArrow(task, "report binary")
+    names = tuple(hashed.columns)
+    task = SinkTask(
+        tuple(outlets), None if only is None else frozenset(only), visibility_markers, names
+    )
+    # By number: mapInArrow looks each column up by its name as SQL, where a dot is a field.
+    numbered = hashed.toDF(*(f"_{number}" for number in range(len(names))))
+    return numbered.mapInArrow(task, "report binary")
 
 
 def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskReport]:
@@ -362,11 +378,13 @@ class SinkTask:
         only: the tasks that write (all when None); the others drain their rows.
         visibility_markers: where a task marks that it has begun, at most once: a task that runs
             again, or beside another copy of it, drains its rows as well.
+        names: of the columns, which Spark brings under numbers; empty: under their own names.
     """
 
     outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
     visibility_markers: VisibilityMarkers | None = None
+    names: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and yield its reports."""
@@ -378,6 +396,8 @@ class SinkTask:
             raise RuntimeError("A sink's task runs inside Spark only")
         number = context.partitionId()
         task = self if self._is_first(context) else replace(self, only=frozenset())
+        if self.names:
+            batches = (rows.rename_columns(list(self.names)) for rows in batches)
         reports = task.run(number, context.attemptNumber(), batches)
         encoded = [msgspec.json.encode(report) for report in reports]
         yield pa.RecordBatch.from_pydict({"report": encoded})

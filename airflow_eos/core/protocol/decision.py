@@ -126,13 +126,18 @@ def by_time_left(work: PreparedWork) -> float:
     return math.inf if work.ends_at_ms is None else work.ends_at_ms
 
 
+def is_formed(value: object, form: str | re.Pattern[str]) -> bool:
+    """Whether a value is a text of that form: None, or a function, is not."""
+    return isinstance(value, str) and re.fullmatch(form, value) is not None
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if a participant may be called so.
 
     Raises:
         ConfigurationError: it is empty, too long, or has other characters.
     """
-    if _NAME.fullmatch(name) is None:
+    if not is_formed(name, _NAME):
         raise ConfigurationError(
             f"Participant {name!r}: expected 1 to 50 letters, digits, underscores or hyphens."
         )

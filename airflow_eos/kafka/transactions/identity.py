@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import msgspec
 
-from airflow_eos.core.protocol.decision import OpenWork, PreparedWork, WorkIdentity
+from airflow_eos.core.protocol.decision import OpenWork, PreparedWork, WorkIdentity, is_formed
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def check_prefix(prefix: str) -> str:
     Raises:
         ConfigurationError: the prefix is empty, too long, or has other characters.
     """
-    if re.fullmatch(_PREFIX, prefix) is None:
+    if not is_formed(prefix, _PREFIX):
         raise ConfigurationError(
             f"transactional_id_prefix {prefix!r}: expected 1 to 200 letters, digits, dots, "
             "underscores or hyphens (ASCII)."

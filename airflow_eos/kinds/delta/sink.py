@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow_eos.core.checkpoint.hdfs import modules_for
-from airflow_eos.core.checkpoint.locations import printable, require_outside
+from airflow_eos.core.checkpoint.locations import printable, require_outside, text_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
-from airflow_eos.core.delivery.task import own_columns
+from airflow_eos.core.delivery.task import own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
@@ -96,6 +96,7 @@ class DeltaSink:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        object.__setattr__(self, "table_uri", text_of(self.table_uri))
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
@@ -130,7 +131,7 @@ class DeltaSink:
 
     def distribution(self) -> list[str]:
         """See ``core/delivery/task.py``: the columns whose rows go to one task."""
-        return list(self._cut.columns if self.upsert is None else self.upsert.key)
+        return [quoted(n) for n in (self._cut.columns if self.upsert is None else self.upsert.key)]
 
     @property
     def _cut(self) -> DeltaPartitions:

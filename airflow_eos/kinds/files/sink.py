@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from airflow_eos.core.checkpoint.hdfs import modules_for
-from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
+from airflow_eos.core.checkpoint.locations import as_local_path, require_outside, text_of
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
 from airflow_eos.core.delivery.port import bound_store
@@ -383,6 +383,7 @@ class FileSink:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        object.__setattr__(self, "folder", text_of(self.folder))
         checked_compression(self.format, self.compression)
         if self.publish not in ("listing", "manifest"):
             raise ConfigurationError(f"publish {self.publish!r}: expected listing or manifest.")

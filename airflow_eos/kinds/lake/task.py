@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.decision import PreparedWork
+from airflow_eos.core.protocol.decision import PreparedWork, is_formed
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.grouping import grouped
 from airflow_eos.kinds.lake.files import table_files
@@ -41,7 +41,7 @@ _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 def check_application(application_id: str) -> None:
     """Refuse an id that cannot be the name of a folder and of a slot (ConfigurationError)."""
-    if _APPLICATION.fullmatch(application_id) is None:
+    if not is_formed(application_id, _APPLICATION):
         raise ConfigurationError(
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."

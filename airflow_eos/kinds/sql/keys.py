@@ -10,6 +10,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
+from airflow_eos.core.protocol.decision import is_formed
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
@@ -53,7 +54,7 @@ class KeysOfName:
 
 def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str:
     """Return the name of a participant's keys, notes and witnesses (ConfigurationError)."""
-    if _PREFIX.fullmatch(prefix) is None:
+    if not is_formed(prefix, _PREFIX):
         raise ConfigurationError(
             f"{called} {prefix!r}: expected 1 to 80 letters, digits, underscores or hyphens."
         )

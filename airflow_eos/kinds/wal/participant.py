@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, checkpoint_of
+from airflow_eos.core.protocol.decision import is_formed
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
@@ -33,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 def check_deliver(name: str) -> str:
     """Return ``name`` if it has the form of a callable's name (ConfigurationError)."""
-    if _NAME.fullmatch(name) is None:
+    if not is_formed(name, _NAME):
         raise ConfigurationError(
             f"deliver {name!r}: expected 'package.module:function', where every process that "
             "commits can import it: the driver, and whoever runs a recovery."

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.core.delivery.outputs import Outputs
+from airflow_eos.core.delivery.outputs import OneSink, Outputs
 from airflow_eos.core.delivery.task import HASH_COLUMN, own_columns, with_row_hashes
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.sink import kafka_columns
@@ -130,6 +130,19 @@ def test_a_column_arrives_under_its_name_whatever_is_in_it(spark):
     assert rows.collect() == frame.collect()
     inside = frame.selectExpr("struct(*) AS `orders`")
     assert inside.selectExpr(*own_columns(frame.schema, "`orders`.")).collect() == frame.collect()
+
+
+def test_a_task_gets_columns_whose_names_sql_would_read_otherwise(spark, tmp_path):
+    """Spark's mapInArrow looks each column up by its name: a dot is a field, a backtick a quote."""
+    rows = spark.sql("SELECT named_struct('b', 1) AS a, 'x' AS `a.b`, 2 AS `c.d`, 3 AS `it``s`")
+    files = FileSink(str(tmp_path / "out"))
+    files.storage().check(files.name)
+    sink = OneSink(files, "at_least_once")
+    [report] = sink.prepare(sink.rows(rows))
+    assert report.rows == 1
+    written = spark.read.parquet(str(tmp_path / "out"))
+    assert written.columns == rows.columns
+    assert written.collect() == rows.collect()
 
 
 def test_columns_without_names_of_their_own_are_refused(spark):

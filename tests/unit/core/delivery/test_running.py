@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import traceback
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from airflow_eos.core.checkpoint.progress import StateSize
 from airflow_eos.core.delivery import causes
 from airflow_eos.core.delivery.causes import cause_of
-from airflow_eos.core.delivery.query import Drained, ExactlyOnceQuery, GuardedBatch
+from airflow_eos.core.delivery.query import Drained, ExactlyOnceQuery, GuardedBatch, Stopped
 from airflow_eos.errors import (
     ConfigurationError,
     KafkaUnavailableError,
@@ -118,11 +119,31 @@ def test_a_batch_that_fails_while_it_drains_is_raised(heart):
         raise RowError("too big")
 
     made, run = query(heart, RuntimeError("[FOREACH_BATCH_USER_FUNCTION_ERROR]"), fails)
+    run.is_wanted = lambda: True  # a drain lets the batch end
     with pytest.raises(RowError):
         run(SimpleNamespace(), 7)
     with pytest.raises(RowError):
         made.awaitTermination()
     assert heart.said == [("failed", RowError)]
+
+
+def test_what_a_stopped_batch_ends_with_is_short_and_an_interruption_to_spark(heart):
+    """Spark's own expression overflows its stack on the text of a cancelled job."""
+
+    def is_cancelled(*_: Any) -> None:
+        raise RuntimeError("Job 7 cancelled" + "\n\tat org.apache.spark.Frame" * 1000)
+
+    made, run = query(heart, None, is_cancelled)
+    with pytest.raises(Stopped) as raised:
+        run(SimpleNamespace(), 7)
+    text = "".join(traceback.format_exception(raised.value))
+    assert re.search(
+        r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
+        r"((.|\r\n|\r|\n)*)(java\.lang\.InterruptedException)",
+        text,
+    )
+    assert len(text) < 1500, "what was cancelled is told with it"
+    assert made.awaitTermination() is True
 
 
 def test_a_query_that_has_failed_is_not_finished_by_a_stop(heart):

@@ -10,12 +10,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery import task
 from airflow_eos.core.delivery.spill import SpillingSink
 from airflow_eos.core.delivery.task import HASH_COLUMN
-from airflow_eos.errors import DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kafka import sink as kafka
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
@@ -24,7 +34,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kinds.files.folder import partition
 from airflow_eos.kinds.files.sink import Split
-from airflow_eos.sinks import KafkaSink
+from airflow_eos.sinks import DeltaSink, KafkaSink, LakeUpsert
 
 _LOOK = """
 import ctypes, gc
@@ -196,3 +206,30 @@ def test_only_our_wrapper_of_a_sink_is_looked_into(tmp_path):
     kept: Any = SpillingSink(moves, CheckpointStore.open(tmp_path))
     assert task.distributes(kept), "a wrapped sink is asked as if it were alone"
     assert not task.distributes(SpillingSink(theirs, CheckpointStore.open(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (VariantType(), "hold variants"),
+        (ArrayType(StructType([StructField("a", VariantType())])), "hold variants"),
+        (MapType(StringType(), VariantType()), "hold maps"),
+        (ArrayType(CalendarIntervalType()), "make_interval"),
+    ],
+    ids=str,
+)
+def test_a_type_that_spark_neither_hashes_nor_brings_is_refused_by_name(kind, says):
+    """Spark's own words are of an expression that the user has never written."""
+    with pytest.raises(ConfigurationError, match=f"columns odd, .*{says}|columns odd .*{says}"):
+        task.own_columns(StructType([StructField("odd", kind)]))
+
+
+def test_names_that_are_words_for_types_are_names():
+    named = StructType([StructField("variant", DayTimeIntervalType())])
+    whole = StructType([StructField("interval", named)])
+    assert task.own_columns(whole) == ["`interval` AS `interval`"]
+
+
+def test_a_lake_table_is_put_together_by_columns_with_any_name():
+    sink = DeltaSink("/t", application_id="etl", upsert=LakeUpsert(key=["a.b", "it`s"]))
+    assert sink.distribution() == ["`a.b`", "`it``s`"]
