@@ -368,12 +368,21 @@ def staged_snapshot(
 
     Its overwrite alone adds two to the table with each commit, one of which has no file of a
     reader. Manifests of a spec whose column was dropped it cannot write, so they stay as they are.
+    It dates a snapshot by this machine's clock. Iceberg in Java reads no table, and takes no commit
+    of a REST catalog, where a snapshot is a minute older than the one before: so none is older.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
     class Append(_MergeAppendFiles):
+        def _commit(self) -> Any:
+            (added, *others), required = super()._commit()
+            least = self._transaction.table_metadata.last_updated_ms + 1
+            dated = {"timestamp_ms": max(added.snapshot.timestamp_ms, least)}
+            snapshot = added.snapshot.model_copy(update=dated)
+            return (added.model_copy(update={"snapshot": snapshot}), *others), required
+
         def _process_manifests(self, manifests: list[Any]) -> list[Any]:
             whole = whole_specs(self._transaction.table_metadata)
             apart = [each for each in manifests if each.partition_spec_id not in whole]

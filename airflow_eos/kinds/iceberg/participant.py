@@ -824,7 +824,7 @@ class IcebergSnapshot:
         if self._branch in {MAIN, *self._table.metadata.refs}:
             return
         if self._head is None:  # the library writes to main first, if only nothing
-            with change.update_snapshot().fast_append():
+            with staged_snapshot(change, MAIN, {}, replaces=False):
                 pass
         head = self._head or change.table_metadata.current_snapshot()
         assert head is not None  # noqa: S101 - staged above
