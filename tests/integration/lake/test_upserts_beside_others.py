@@ -106,7 +106,7 @@ class Delta:
         DeltaTable.create(str(table), schema=SCHEMA)
 
     def kind(self, name: str) -> Any:
-        return of_delta_tests.Upserting(application=name)
+        return of_delta_tests.UpsertingDelta(application=name)
 
     def die(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
         monkeypatch.setattr(of_delta, "rewritten", dying(of_delta.__dict__["rewritten"], chance))
@@ -152,7 +152,7 @@ class Iceberg:
             change(catalog.load_table("db.rows"))
 
     def kind(self, name: str) -> Any:
-        return of_iceberg_tests.Upserting(application=name)
+        return of_iceberg_tests.UpsertingIceberg(application=name)
 
     def die(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
         monkeypatch.setattr(Overwriting, "rewritten", dying(Overwriting.rewritten, chance))
