@@ -23,7 +23,7 @@ from airflow_eos.core.delivery.spark_session import classic_session
 from airflow_eos.core.delivery.task import distributes
 from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Guarantee, SourceRead
-from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError, Remedy
 from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
@@ -365,10 +365,7 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:
             raise no_such_topic(names, problem) from error
-        raise KafkaError(
-            f"The cluster of the source does not describe the topics {', '.join(names)}: "
-            f"{problem}. Check that it can be reached, and that the reader may describe them."
-        ) from error
+        raise _unanswered(f"describe the topics {', '.join(names)}", problem) from error
     if NO_ID in found.values():
         tell_of_no_ids()
     return {name: its for name, its in found.items() if its != NO_ID}
@@ -392,10 +389,8 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
         problem = str(error.java_exception)
         if any(each in problem for each in _MAY_NOT_ASK):
             return {}
-        raise KafkaError(
-            f"The cluster of the source does not say whether the topics {', '.join(names)} are "
-            f"compacted: {problem}. Nothing was read or written. Check that it can be reached."
-        ) from error
+        doing = f"say whether the topics {', '.join(names)} are compacted"
+        raise _unanswered(doing, problem) from error
     found = {name: told.get(topic).get(_POLICY) for name, topic in asked.items()}
     return {name: str(policy.value()) for name, policy in found.items() if policy is not None}
 
@@ -420,11 +415,20 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[T
                 wanted.put(asked[name, number], earliest)
         told = client.listOffsets(wanted).all().get()
     except Py4JJavaError as error:
-        raise KafkaError(
-            f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
-            f"{error.java_exception}. Nothing was read or written."
-        ) from error
+        doing = f"say where the topics {', '.join(names)} begin"
+        raise _unanswered(doing, str(error.java_exception)) from error
     return {tp: told.get(partition).offset() for tp, partition in asked.items()}
+
+
+def _unanswered(doing: str, problem: str) -> KafkaError:
+    """Return the error for an answer that is missing; who is away has refused nothing."""
+    is_away = any(each in problem for each in ("TimeoutException", "DisconnectException"))
+    kind = KafkaUnavailableError if is_away else KafkaError
+    return kind(
+        f"The cluster of the source does not {doing}: {problem}. Nothing was read or written. "
+        "Check that it can be reached, that each partition has a leader, and that the reader may "
+        "describe the topics."
+    )
 
 
 def _described(jvm: Any, client: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -377,7 +377,8 @@ def staged_snapshot(
 
     class Append(_MergeAppendFiles):
         def _commit(self) -> Any:
-            (added, *others), required = super()._commit()
+            staged: Any = super()._commit()
+            (added, *others), required = staged
             least = self._transaction.table_metadata.last_updated_ms + 1
             dated = {"timestamp_ms": max(added.snapshot.timestamp_ms, least)}
             snapshot = added.snapshot.model_copy(update=dated)

@@ -73,6 +73,14 @@ def test_an_unreachable_broker(job: Job, monkeypatch: pytest.MonkeyPatch) -> Non
     put_right(job)
 
 
+def test_a_cluster_of_the_source_that_does_not_answer_has_refused_nothing(job: Job) -> None:
+    """It was told as a refusal, with another remedy than the brokers' return."""
+    quick = {"kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
+    away = job.frame(**{"kafka.bootstrap.servers": "127.0.0.1:1", **quick})
+    refused(KafkaUnavailableError, lambda: job.deliver(df=away), f"{job.name}-in", "has a leader")
+    put_right(job)
+
+
 def test_a_missing_topic(job: Job) -> None:
     sink = replace(job.sink, topic="no-such-topic")
     refused(TopicError, lambda: job.deliver(sink), "'no-such-topic' does not exist", "Create it")

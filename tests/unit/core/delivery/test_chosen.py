@@ -27,7 +27,7 @@ from airflow_eos.core.delivery.source import (
     require_replayable,
 )
 from airflow_eos.core.participants import KINDS
-from airflow_eos.errors import ConfigurationError, KafkaError
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.preflight import Durability
 from airflow_eos.kinds.upsert.sink import HBaseUpsert, PostgresUpsert, RedisUpsert
@@ -518,6 +518,25 @@ def test_a_broker_that_does_not_answer_has_not_said_that_a_topic_is_not_compacte
         return
     with pytest.raises(KafkaError, match=f"whether the topics a, b are compacted: .*{said}"):
         topics._policies(java(), silent, source)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("TimeoutException: Call(callName=listOffsets) timed out", KafkaUnavailableError),
+        ("DisconnectException: Cancelled describeTopics request.", KafkaUnavailableError),
+        ("SaslAuthenticationException: Authentication failed", KafkaError),
+    ],
+)
+def test_a_cluster_of_the_source_that_is_away_has_refused_nothing(said, kind):
+    def refuse(_: object) -> None:
+        raise JavaError(f"java.util.concurrent.ExecutionException: org.apache.kafka.{said}")
+
+    silent: Any = SimpleNamespace(describeTopics=refuse, describeConfigs=refuse)
+    for ask in (topics._ids, topics._policies):
+        with pytest.raises(KafkaError, match="that each partition has a leader") as told:
+            ask(java(), silent, StreamSource("kafka", {"subscribe": "a"}))
+        assert type(told.value) is kind
 
 
 def test_a_spark_that_does_not_tell_is_refused():
