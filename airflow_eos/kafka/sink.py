@@ -75,6 +75,8 @@ WRITERS: dict[Producer, str] = {
 }
 """Each writer's class, by name: this package does without the fast one, which builds on it."""
 PRODUCERS = tuple(WRITERS)
+# By name: the codecs load libraries, of which all missing ones are told at once.
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def task_modules(producer: Producer) -> tuple[str, ...]:
@@ -132,6 +134,10 @@ class KafkaSink:
         take_spans(self)
         check_prefix(self.transactional_id_prefix)
         check_name(self.name)
+        if self.compression not in COMPRESSIONS:
+            raise ConfigurationError(
+                f"compression {self.compression!r}: expected {', '.join(COMPRESSIONS)}."
+            )
         if self.producer not in PRODUCERS:
             raise ConfigurationError(
                 f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."

@@ -449,16 +449,18 @@ def test_a_duration_of_the_command_line_is_a_number_or_a_text_with_its_unit(line
     assert ("expected a duration" in str(done.exception)) is not fine
 
 
+NOTHING: Any = None
+FUNCTION: Any = print
 NO_TEXT = {
-    "transactional id prefix": lambda: KafkaSink("b:1", topic="t", transactional_id_prefix=None),
-    "gid prefix": lambda: PostgresSink("host=b", table="t", gid_prefix=None),
-    "prefix": lambda: MySqlSink("mysql://u:p@b/d", table="t", prefix=None),
-    "application id": lambda: DeltaSink("/t", application_id=None),
-    "participant": lambda: Output(None, FileSink("/rows")),
-    "a function instead of its name": lambda: WriteAheadSink(print),
-    "folder": lambda: FileSink(None),
-    "table": lambda: DeltaSink(None, application_id="etl"),
-    "checkpoint": lambda: located(None),
+    "transactional id prefix": lambda: KafkaSink("b:1", topic="t", transactional_id_prefix=NOTHING),
+    "gid prefix": lambda: PostgresSink("host=b", table="t", gid_prefix=NOTHING),
+    "prefix": lambda: MySqlSink("mysql://u:p@b/d", table="t", prefix=NOTHING),
+    "application id": lambda: DeltaSink("/t", application_id=NOTHING),
+    "participant": lambda: Output(NOTHING, FileSink("/rows")),
+    "a function instead of its name": lambda: WriteAheadSink(FUNCTION),
+    "folder": lambda: FileSink(NOTHING),
+    "table": lambda: DeltaSink(NOTHING, application_id="etl"),
+    "checkpoint": lambda: located(NOTHING),
 }
 
 
@@ -471,7 +473,7 @@ def test_a_name_that_is_no_text_is_refused_as_one_that_is_malformed(name):
 
 def test_a_place_may_be_a_python_path():
     """Spark takes one for a checkpoint, too."""
-    place = Path("/data/orders")
+    place: Any = Path("/data/orders")
     assert FileSink(place) == FileSink(str(place))
     assert DeltaSink(place, application_id="etl") == DeltaSink(str(place), application_id="etl")
     assert located(place) == located(str(place))

@@ -42,6 +42,7 @@ from airflow_eos.kinds.lake.task import (
     TaskFileSpec,
     application_of,
     check_application,
+    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -97,6 +98,7 @@ class DeltaSink:
         check_name(self.name)
         check_application(self.application_id)
         object.__setattr__(self, "table_uri", text_of(self.table_uri))
+        check_compression(self.compression)
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "

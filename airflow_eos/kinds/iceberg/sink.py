@@ -51,6 +51,7 @@ from airflow_eos.kinds.lake.task import (
     TaskFileSpec,
     application_of,
     check_application,
+    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -128,6 +129,7 @@ class IcebergSink:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
+        check_compression(self.compression)
         if self.schema_evolution not in ("none", "add"):
             raise ConfigurationError(
                 f"schema_evolution {self.schema_evolution!r}: expected none or add."

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.options import AppFacts
 
 _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 
 
 def check_application(application_id: str) -> None:
@@ -45,6 +46,17 @@ def check_application(application_id: str) -> None:
         raise ConfigurationError(
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
+        )
+
+
+def check_compression(compression: str | None) -> None:
+    """Refuse what no Parquet file is compressed with, before a task does (ConfigurationError).
+
+    As Parquet's writer: None is none, and capitals do not matter.
+    """
+    if str(compression or "none").lower() not in _COMPRESSIONS:
+        raise ConfigurationError(
+            f"compression {compression!r}: expected {', '.join(_COMPRESSIONS)}."
         )
 
 

@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     clock_of(monkeypatch, "pyiceberg.table.snapshots", time=lambda: time.time() + off_s)
 
 
-@pytest.fixture(params=HOURS.values(), ids=HOURS)
+@pytest.fixture(params=list(HOURS.values()), ids=list(HOURS))
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """Two batches of a driver, and two of the one that follows it with the other clock."""
     stage = Stage(ICEBERG, tmp_path).made()
