@@ -24,7 +24,7 @@ from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.core.settings import AppSettings
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings, check_servers
 from airflow_eos.kafka.transactions.coordinator import TwoPhase
 from airflow_eos.kafka.transactions.identity import (
     BY_ROW,
@@ -132,6 +132,7 @@ class KafkaSink:
 
     def __post_init__(self) -> None:
         take_spans(self)
+        check_servers(self.bootstrap_servers)
         check_prefix(self.transactional_id_prefix)
         check_name(self.name)
         if self.compression not in COMPRESSIONS:

@@ -50,6 +50,7 @@ from airflow_eos.sensors import (
     TransactionTimeoutSensor,
 )
 from airflow_eos.sinks import (
+    ConsumerGroup,
     DeltaSink,
     FileSink,
     KafkaSink,
@@ -59,6 +60,7 @@ from airflow_eos.sinks import (
     WriteAheadSink,
 )
 from airflow_eos.sinks.app import App, argument_parser
+from airflow_eos.sources import ArrowKafkaSource
 
 NAN, INF = float("nan"), float("inf")
 PIPELINE: dict[str, Any] = {
@@ -477,3 +479,20 @@ def test_a_place_may_be_a_python_path():
     assert FileSink(place) == FileSink(str(place))
     assert DeltaSink(place, application_id="etl") == DeltaSink(str(place), application_id="etl")
     assert located(place) == located(str(place))
+
+
+@pytest.mark.parametrize("given", [{"sasl.password": "hidden"}, "", NOTHING], ids=str)
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda given: KafkaSink(given, topic="t", transactional_id_prefix="p"),
+        lambda given: ArrowKafkaSource(given, "t"),
+        lambda given: ConsumerGroup("g", given),
+    ],
+    ids=["sink", "source", "group"],
+)
+def test_settings_in_the_place_of_servers_are_refused_and_not_shown(of, given):
+    """``repr`` of a sink shows its servers."""
+    with pytest.raises(ConfigurationError, match="bootstrap_servers: expected") as refused:
+        of(given)
+    assert "hidden" not in str(refused.value)

@@ -28,7 +28,7 @@ from airflow_eos.kafka.client.offsets import (
     topic_ids,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings, check_servers
 from airflow_eos.kafka.columns import SCHEMA
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class ArrowKafkaSource:
     schema: str | None = None
 
     def __post_init__(self) -> None:
+        check_servers(self.bootstrap_servers)
         unknown = sorted(set(self.columns) - set(COLUMNS))
         if unknown or not self.columns:
             raise ConfigurationError(

@@ -42,6 +42,20 @@ _USED_SHARE = 0.8
 """The share of a token's life after which it is renewed."""
 
 
+def check_servers(given: object) -> None:
+    """Refuse ``bootstrap_servers`` that are no text, without showing them: settings have passwords.
+
+    Raises:
+        ConfigurationError: they are no text, or empty.
+    """
+    if not isinstance(given, str) or not given.strip():
+        found = "an empty text" if isinstance(given, str) else f"a value of {type(given).__name__}"
+        raise ConfigurationError(
+            f"bootstrap_servers: expected 'host:port,host:port', found {found}. All other settings "
+            "of the connection go into kafka_config."
+        )
+
+
 def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
     """Return the object that kafka-python asks for a token whenever a connection logs in.
 

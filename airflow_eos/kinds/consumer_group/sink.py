@@ -21,7 +21,7 @@ from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.decision import Decision, Verdict
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, OwnershipError
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings, check_servers
 from airflow_eos.kinds.consumer_group.participant import (
     BEGAN,
     OffsetMetadata,
@@ -65,6 +65,7 @@ class ConsumerGroup:
     resume: bool = False
 
     def __post_init__(self) -> None:
+        check_servers(self.bootstrap_servers)
         check_group(self.group_id)
 
     @property
