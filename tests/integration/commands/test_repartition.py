@@ -47,9 +47,20 @@ def killed(folder: Path, step: str) -> int:
     return batch
 
 
-@pytest.mark.parametrize("changes", [True, pytest.param(False, marks=pytest.mark.proof)])
+STEPS = ("planned", "written in part", "written")
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        (True, ("written in part",)),
+        pytest.param(True, STEPS, marks=pytest.mark.long),
+        pytest.param(False, STEPS, marks=pytest.mark.proof),
+    ],
+    ids=["in part", "changes", "no changes"],
+)
 def test_the_command_killed_at_each_step_is_gone_on_with_or_undone(
-    job: Job, command: Command, changes: bool
+    job: Job, command: Command, changes: bool, steps: tuple[str, ...]
 ) -> None:
     """Followed is what the refused start advises, which every other look says as well."""
     with configured(job):
@@ -58,7 +69,7 @@ def test_the_command_killed_at_each_step_is_gone_on_with_or_undone(
         command("repartition", str(folder), "--partitions", "5", *MASTER, status=2)  # it has them
         whole = folder.with_name("repartitioned")
         shutil.copytree(folder, whole)
-        for step in ("planned", "written in part", "written"):
+        for step in steps:
             shutil.rmtree(folder)
             shutil.copytree(whole, folder)
             killed(folder, step)

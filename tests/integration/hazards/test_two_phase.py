@@ -335,6 +335,7 @@ def test_a_promise_whose_rows_are_past_retention_is_replayed_and_not_lost_in_sil
     assert sum(bool(each.works) for each in pipeline.decisions.of_batch(0)) == 2, "a replay"
 
 
+@pytest.mark.long
 def test_a_promise_into_a_topic_that_was_made_again_is_no_commit_for_who_starts_either(
     broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None]
 ) -> None:

@@ -117,6 +117,7 @@ def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
     assert sorted(written) == sorted(job.visible()) == had
 
 
+@pytest.mark.long
 def test_a_version_that_would_read_other_topics_is_not_the_same(job: Rehearsed) -> None:
     """The offsets of a delivered batch name the topics that the old version reads, and no other."""
     job.feed(50)
@@ -150,6 +151,7 @@ def test_a_version_that_would_read_other_topics_is_not_the_same(job: Rehearsed) 
     assert (verdict, "startingoffsets is latest" in why) == ("not known", True)
 
 
+@pytest.mark.long
 def test_what_an_arrow_source_reads_is_compared_as_that_of_spark(job: Rehearsed) -> None:
     job.feed(20)
     name = f"{job.name}-in"
