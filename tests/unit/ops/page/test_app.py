@@ -279,7 +279,7 @@ def test_a_store_with_more_pipelines_than_threads_keeps_nobody_from_the_others(c
     begun = clock.now
     while answers.of(asked) != {"well": "here"}:
         clock.now += 11
-        assert clock.now < begun + 800 * 11
+        assert clock.now < begun + 300 * 11
 
 
 def test_threads_that_were_held_up_are_no_more_than_asked_for_when_they_are_free(clock):
