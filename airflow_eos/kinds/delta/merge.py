@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.columns import DeltaPartitions, text_of
 from airflow_eos.kinds.grouping import grouped
-from airflow_eos.kinds.lake.parquet import pieces
+from airflow_eos.kinds.lake.parquet import ROWS_AT_ONCE, pieces
 from airflow_eos.kinds.lake.participant import DataFile, Partition
 from airflow_eos.kinds.lake.upsert import (
     LakeUpsert,
@@ -42,7 +42,6 @@ _REFUSED = {
     "delta.enableChangeDataFeed": "has a change data feed, which wants files of each change",
     "delta.enableDeletionVectors": "has deletion vectors, which delta-rs cannot take away",
 }
-_ROWS_AT_ONCE = 16_384
 # What delta-rs escapes in a path. It looks for the text that it finds in the log, so a path that
 # another writer escapes in another way would stay in the table.
 _ESCAPED = re.compile(r"[\x00-\x20\"#%*<>?\[\\\]^`{|}~\x7f-\U0010ffff]")
@@ -201,14 +200,14 @@ class _Writing:
                 return []
             schema = pa.schema([self.columns.field(name) for name in of_file])
             partition = Partition(path[: path.rfind("/") + 1], file.partition.values)
-            there = read.iter_batches(_ROWS_AT_ONCE, columns=of_file)
+            there = read.iter_batches(ROWS_AT_ONCE, columns=of_file)
             return [self._written(partition, schema, left(there, ~gone))]
 
     def _touched(
         self, read: pq.ParquetFile, theirs: list[str], file: TableFile, keys: pa.Table
     ) -> np.ndarray[Any, Any]:
         """Return whether each row of a file has one of the keys, of which it has some columns."""
-        parts = pieces(read.iter_batches(_ROWS_AT_ONCE, columns=theirs))
+        parts = pieces(read.iter_batches(ROWS_AT_ONCE, columns=theirs))
         if not theirs:  # the key is in the log alone
             parts = iter([_only_counted(read.metadata.num_rows)])
         whole = (self.cut.in_rows(part, file.partition.values) for part in parts)

@@ -21,7 +21,7 @@ from airflow_eos.kinds.iceberg.partitions import (
     keys_within,
     text_of,
 )
-from airflow_eos.kinds.lake.parquet import HELD_BYTES, pieces
+from airflow_eos.kinds.lake.parquet import HELD_BYTES, ROWS_AT_ONCE, pieces
 from airflow_eos.kinds.lake.upsert import (
     LakeUpsert,
     Rewriting,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.kinds.lake.participant import DataFile, Partition
 
-_ROWS_AT_ONCE = 16_384
 _EQUALITY = "total-equality-deletes"
 
 
@@ -279,7 +278,7 @@ def read_slowly(
         )
         of_file = prune_columns(there, ids, select_full_types=False)
         names = [field.name for field in of_file.fields]
-        for batch in read.iter_batches(_ROWS_AT_ONCE, columns=names):
+        for batch in read.iter_batches(ROWS_AT_ONCE, columns=names):
             stay = np.ones(len(batch), dtype=bool)
             first, after = places.searchsorted((at, at + len(batch)))
             stay[places[first:after] - at] = False

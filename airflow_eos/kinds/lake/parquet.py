@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 HELD_BYTES = 128 * 1024 * 1024
 ROW_GROUP_BYTES = 16 * 1024 * 1024
+ROWS_AT_ONCE = 16_384
+"""Of a file that is read to be written anew."""
 _LOOKED_AT = 1000
 
 
@@ -118,12 +120,14 @@ def pieces(batches: Iterable[pa.RecordBatch], size: int = ROW_GROUP_BYTES) -> It
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
+    held_bytes = 0
     for batch in batches:
         rows = max(1, size * len(batch) // max(1, batch.nbytes))
         for part in pa.Table.from_batches([batch]).to_batches(max_chunksize=rows):
             held.append(part)
-            if sum(each.nbytes for each in held) >= size:
+            held_bytes += part.nbytes
+            if held_bytes >= size:
                 yield pa.Table.from_batches(held)
-                held = []
+                held, held_bytes = [], 0
     if held:
         yield pa.Table.from_batches(held)

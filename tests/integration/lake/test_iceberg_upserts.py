@@ -307,7 +307,7 @@ _POSITIONS = pa.schema(
 
 
 def test_rows_that_position_deletes_took_do_not_come_back(stage: Any, monkeypatch):
-    monkeypatch.setattr(merge, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(merge, "ROWS_AT_ONCE", 2)
     delivered(stage, (1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e"), batch=0)
     (path,) = stage.kind.paths(stage.table)
     told = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
