@@ -71,9 +71,13 @@ def test_a_dictionary_is_decided_for_a_column_of_every_type(of: str):
     assert found in (True, [], ["it"])
 
 
-@pytest.mark.parametrize("of", [of for of in ARRAYS if of not in ("duration", "runs")])
+NOT_OF_PARQUET = ("duration", "runs")
+# Arrow cannot size the first two, or write the third, before 24. Spark gives a task none of them.
+NEWER = ("text view", "bytes view", "small decimal")
+
+
+@pytest.mark.parametrize("of", [of for of in ARRAYS if of not in NOT_OF_PARQUET + NEWER])
 def test_a_column_of_every_type_comes_back_from_a_file(of: str):
-    """Parquet has no type for the two that are left out."""
     given, out = pa.table({"it": ARRAYS[of], "n": [1, 2, 3, 4]}), io.BytesIO()
     rows = ParquetRows(given.schema, "zstd", out=out)
     for batch in given.to_batches():
