@@ -224,7 +224,7 @@ def _larger(rows: pa.RecordBatch, most: int, first: int = 0) -> Iterator[int]:
 
 
 def _size(rows: pa.RecordBatch) -> int:
-    """Return the bytes of rows; pyarrow before 22 cannot tell those of views."""
+    """Return the bytes of rows; pyarrow before 24 cannot tell those of views."""
     views = (pa.binary_view(), pa.string_view())
     plain = (each.cast(pa.large_binary()) if each.type in views else each for each in rows.columns)
     return sum(each.nbytes for each in plain)
