@@ -98,6 +98,15 @@ MOST_BYTES = 256 * 1024 * 1024
 49 kB of zstd can be 1.5 GiB, by which any writer of a topic could end all its readers."""
 
 
+_times = [8]
+"""How many times its size a compressed batch is given, 32 once one needed more than eight.
+
+Not 32 at once: what it does not use is address space that glibc cannot give to others meanwhile, so
+that it returns whole heaps to the kernel, whose pages are zeroed again for the next batches.
+"""
+_MOST_TIMES = 32
+
+
 def decompressed(batch: FetchedRecordBatch) -> bytes | memoryview:
     """Return a batch's records; raise one of UNREADABLE if it is too large or cannot be read.
 
@@ -135,7 +144,7 @@ def _gunzip(data: memoryview) -> bytes:
 
 def _into(decompress: Callable[[memoryview, Any], int], data: memoryview) -> memoryview:
     """Decompress data of unknown size, into larger and larger buffers until it fits."""
-    room = min(MOST_BYTES, 65_536 + 32 * len(data))
+    room = min(MOST_BYTES, 65_536 + _times[0] * len(data))
     while True:
         out = np.empty(room, np.uint8)  # the system provides only the memory that is written to
         try:
@@ -145,6 +154,7 @@ def _into(decompress: Callable[[memoryview, Any], int], data: memoryview) -> mem
                 raise
         if room == MOST_BYTES:
             raise _too_large()
+        _times[0] = _MOST_TIMES
         room = min(MOST_BYTES, 16 * room)
 
 

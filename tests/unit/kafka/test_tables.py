@@ -539,3 +539,17 @@ def test_small_batches_that_are_large_together_are_read_one_after_the_other(monk
     answer = SimpleNamespace(records=several, aborted_transactions=None)
     found = tables(_visible(SPAN, 0, _whole(SPAN, 0, answer)[0], answer), SPAN, ("value",))
     assert [each.num_rows for each in found] == [1] * 5
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd"])
+def test_a_batch_is_given_room_for_eight_times_its_size_until_one_needs_more(monkeypatch, name):
+    """Room that no batch uses goes back to the kernel, which zeroes its pages for the next one."""
+    monkeypatch.setattr(compression, "_times", [8])
+    usual = record(value=np.random.default_rng(1).bytes(MIB // 2).hex().encode())
+    for content, times in ((usual, 8), (record(value=b"\0" * MIB), 32), (usual, 32)):
+        packed = bytes(codec(name).compress(memoryview(content)))
+        (one,) = batch_headers(batch(packed, 1, codec=NAMES.index(name)))
+        found = compression.decompressed(one)
+        assert bytes(found) == content
+        assert compression._times == [times]
+        assert content is not usual or found.obj.base.nbytes == 65_536 + times * len(packed)
