@@ -347,7 +347,10 @@ def test_a_batch_reads_no_more_of_the_log_than_what_is_new(stage: Stage, monkeyp
     """Each batch read all of it twice, in a bucket a request for each commit."""
     rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
     sink, participant, opened = stage.sink, stage.participant(), opens(monkeypatch)
-    read, asked = calls(monkeypatch, "update_incremental"), calls(monkeypatch, "transaction_version")
+    read, asked = (
+        calls(monkeypatch, "update_incremental"),
+        calls(monkeypatch, "transaction_version"),
+    )
     for number in range(5):
         if number == 2:
             opened.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -18,6 +19,7 @@ from pyspark.sql.types import LongType as SparkLong
 from pyspark.sql.types import StringType, StructField, StructType
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
+from urllib3 import HTTPResponse
 
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
@@ -205,7 +207,7 @@ class _Answers(BaseAdapter):
         found = Response()
         found.status_code, found.request, found.url = self.status, request, str(request.url)
         found.encoding = "utf-8"
-        found._content = self.body
+        found.raw = HTTPResponse(io.BytesIO(self.body), preload_content=False)
         return found
 
     def close(self) -> None:
