@@ -1,6 +1,7 @@
 """What a small batch costs in a lake table of few, many and very many snapshots.
 
-Beside each is the plain append of the library, which keeps no promise: load the table, append.
+Beside each is the plain append of the library, which keeps no promise: load the table, append. It
+has a table of its own of the same age, and the two are measured in turns.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,11 @@ def run(arguments: argparse.Namespace) -> Result:
             for age in ages if name != "Delta" else ages[:1]:
                 sink, plain = of_age(age)
                 store = CheckpointStore.open(folder / uuid.uuid4().hex)
-                found[f"{name}, ours"][age] = list(_ours(sink, store, batches))[_WARM:]
                 few = batches if age < _AGES[-1] else _WARM + 1  # it takes 10 s each
-                found[f"{name}, plain append"][age] = list(_plain(plain, few))[_WARM:]
+                turns = zip_longest(_ours(sink, store, batches), _plain(plain, few))
+                ours, appends = zip(*list(turns)[_WARM:], strict=True)
+                found[f"{name}, ours"][age] = list(ours)
+                found[f"{name}, plain append"][age] = [each for each in appends if each]
                 for way in ("ours", "plain append"):
                     print(f"{name}, {way}", age, _told(found[f"{name}, {way}"][age]), flush=True)
     return _result(found)
@@ -104,6 +108,19 @@ def _iceberg(after: ExitStack, folder: Path) -> Iterator[tuple[str, OfAge]]:
 def _aged(
     properties: dict[str, str], location: str, age: int
 ) -> tuple[IcebergSink, Callable[[], None]]:
+    """Make two tables of that many snapshots."""
+    ours, theirs = f"bench.ours_{age}", f"bench.plain_{age}"
+    for name in (ours, theirs):
+        _make(properties, f"{location}/{name}", name, age)
+
+    def append() -> None:
+        with closing(load_catalog("default", **properties)) as catalog:
+            catalog.load_table(theirs).append(pa.Table.from_batches([_ROWS]))
+
+    return IcebergSink(ours, properties, application_id="bench"), append
+
+
+def _make(properties: dict[str, str], location: str, name: str, age: int) -> None:
     """Make a table of that many snapshots, whose metadata file is written by hand."""
     with closing(load_catalog("default", **properties)) as catalog:
         catalog.create_namespace_if_not_exists("bench")
@@ -116,15 +133,7 @@ def _aged(
         with young.io.new_output(old).create() as out:
             out.write(json.dumps(_with_snapshots(told, age)).encode())
         catalog.drop_table("bench.young")
-        name = f"bench.of_{age}"
         catalog.register_table(name, old)
-    sink = IcebergSink(name, properties, application_id="bench")
-
-    def append() -> None:
-        with closing(load_catalog("default", **properties)) as catalog:
-            catalog.load_table(name).append(pa.Table.from_batches([_ROWS]))
-
-    return sink, append
 
 
 def _with_snapshots(told: dict[str, Any], age: int) -> dict[str, Any]:
@@ -151,12 +160,13 @@ def _with_snapshots(told: dict[str, Any], age: int) -> dict[str, Any]:
 
 def _delta(folder: Path) -> OfAge:
     def of_age(age: int) -> tuple[DeltaSink, Callable[[], None]]:
-        table = str(folder / "delta")
-        for _ in range(age):
-            write_deltalake(table, pa.Table.from_batches([_ROWS]), mode="append")
-        sink = DeltaSink(table, application_id="bench")
+        ours, theirs = str(folder / "delta"), str(folder / "delta-plain")
+        for table in (ours, theirs):
+            for _ in range(age):
+                write_deltalake(table, pa.Table.from_batches([_ROWS]), mode="append")
+        sink = DeltaSink(ours, application_id="bench")
         return sink, lambda: write_deltalake(
-            DeltaTable(table), pa.Table.from_batches([_ROWS]), mode="append"
+            DeltaTable(theirs), pa.Table.from_batches([_ROWS]), mode="append"
         )
 
     return of_age
@@ -227,12 +237,12 @@ def _result(found: Costs) -> Result:
         table = name.removesuffix(", ours")
         key = table.lower().replace(",", "").replace(" ", "_")
         for what in ("cpu", "wall"):
-            if name.endswith(", ours"):
+            if name.endswith(", ours") and _AGES[0] in ages:
                 plain = found[f"{table}, plain append"][_AGES[0]]
                 ours = ages[_AGES[0]]
                 ratios[f"{key}_{what}_over_plain"] = _median(ours, what) / _median(plain, what)
             for age in _AGES[1:]:
-                if age in ages:
+                if age in ages and _AGES[0] in ages:
                     ratios[f"{key}_{what}_at_{age}_over_{_AGES[0]}"] = _median(
                         ages[age], what
                     ) / _median(ages[_AGES[0]], what)

@@ -473,6 +473,26 @@ def test_a_name_that_is_no_text_is_refused_as_one_that_is_malformed(name):
         NO_TEXT[name]()
 
 
+NO_COLUMN: Any = [1]
+NO_COLUMNS: Any = 1
+NO_NUMBER: Any = "x"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FileSink("/rows", partition_by=NO_COLUMN), r"partition_by \[1\]: expected names"),
+        (lambda: FileSink("/rows", partition_by=NO_COLUMNS), "partition_by 1: expected names"),
+        (lambda: CheckpointPolicy(num_retained=NO_NUMBER), "num_retained 'x': expected a number"),
+    ],
+    ids=["a number", "no sequence", "a text"],
+)
+def test_what_is_no_name_of_a_column_and_no_number_is_refused_by_its_value(make, says):
+    """It was Python's own error, of a line of ours."""
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
 def test_a_place_may_be_a_python_path():
     """Spark takes one for a checkpoint, too."""
     place: Any = Path("/data/orders")

@@ -92,8 +92,9 @@ class LocalFiles:
 
     def head(self, path: str) -> dict[str, Any]:
         """Return size and time of the object; FileNotFoundError when absent. Errors as ``get``."""
-        found = (self.root / path).stat()
-        _require_file(self.root / path, found)
+        at = self.root / path
+        found = at.stat()
+        _require_file(at, found)
         return _meta(path, found)
 
     def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
@@ -170,19 +171,18 @@ class LocalFiles:
         So is the sum that Hadoop writes beside each of its files, without which it reads none.
         """
         for path in paths:
-            folder, _, name = path.rpartition("/")
-            for file in (self.root / path, self.root / folder / f".{name}.crc"):
-                gone = contextlib.suppress(FileNotFoundError, IsADirectoryError)
-                with gone, file.open("rb") as written:
-                    os.fsync(written.fileno())
+            folder, name = posixpath.split(path)
+            for each in (path, posixpath.join(folder, f".{name}.crc")):
+                with contextlib.suppress(FileNotFoundError):
+                    sync(f"{self.root}/{each}")
         self.sync_folders(*paths)
 
     def sync_folders(self, *paths: str) -> None:
         """Sync every folder from the objects' own up to the root: any of them may be new."""
-        folders = {up for path in paths for up in (self.root / path).parents}
-        for folder in sorted(folders - set(self.root.parents), reverse=True):  # the deepest first
+        above = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+        for folder in sorted(above | {""}, reverse=True):  # the deepest first
             with contextlib.suppress(FileNotFoundError):
-                sync(folder)
+                sync(f"{self.root}/{folder}")
 
 
 TAIL_BYTES = 1 << 16
@@ -203,7 +203,7 @@ def make_durable(file: Path) -> None:
     sync(file.parent)
 
 
-def sync(path: Path) -> None:
+def sync(path: str | Path) -> None:
     """Sync a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

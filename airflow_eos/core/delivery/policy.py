@@ -157,9 +157,10 @@ class CheckpointPolicy:
 
     def __post_init__(self) -> None:
         take_spans(self)
-        if self.num_retained is not None and self.num_retained < 2:
+        kept = self.num_retained
+        if kept is not None and (not isinstance(kept, int) or kept < 2):
             raise ConfigurationError(
-                f"num_retained {self.num_retained}: expected 2 or more. Spark goes on from the "
+                f"num_retained {kept!r}: expected a number, 2 or more. Spark goes on from the "
                 "batch before the one in flight."
             )
 

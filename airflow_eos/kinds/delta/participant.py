@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_eos.core.checkpoint.data_folder import at_once
@@ -259,43 +259,6 @@ def partitions_of(table: DeltaTable) -> DeltaPartitions:
     return DeltaPartitions(pa.schema([columns.field(name) for name in by]))
 
 
-def refuse(folder: DeltaFolder, table: DeltaTable) -> None:
-    """Refuse a table that we cannot write, or that forgets its witnesses.
-
-    Raises:
-        ConfigurationError: with the property, column or feature.
-        StoreError: the library cannot be tried.
-    """
-    metadata = table.metadata()
-    trouble = [
-        f"{key} ({why})"
-        for key in metadata.configuration
-        for prefix, why in _REFUSED.items()
-        if key.startswith(prefix)
-    ]
-    for key, allowed in _REFUSED_UNLESS.items():
-        found = metadata.configuration.get(key, allowed)
-        if found.lower() != allowed:
-            trouble.append(f"{key} = {found}")
-    fields = json.loads(table.schema().to_json())
-    trouble += [
-        f"partitions by the {field['type']} {field['name']}"
-        for field in fields["fields"]
-        if field["name"] in metadata.partition_columns and field["type"] in NO_PARTITION
-    ]
-    columns = computed(fields)
-    trouble += [f"the column {name}, which its writer has to compute or check" for name in columns]
-    with asked(folder):
-        why = unwritable(table)
-    if why is not None:
-        trouble.append(f"what deltalake cannot write ({why})")
-    if trouble:
-        raise ConfigurationError(
-            f"The Delta table {folder} has {'; '.join(trouble)}. This sink writes plain tables: "
-            "take it away, or deliver into another table. Nothing was dropped."
-        )
-
-
 def require_fit(
     folder: DeltaFolder, rows: str, upsert: LakeUpsert | None = None, *, evolves: bool = False
 ) -> None:
@@ -312,12 +275,11 @@ def require_fit(
         StoreError: there is no table, or it cannot be read.
     """
     opened = _opened(folder).newest()
-    table = opened.table
-    refuse(folder, table)
-    ours, theirs = json.loads(rows), json.loads(table.schema().to_json())
+    opened.refuse()
+    ours, theirs = json.loads(rows), opened.fields
     why = None
     if upsert is not None:
-        ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(table)
+        ours["fields"], why = waiting_fields(ours["fields"], theirs, upsert), why_not(opened.table)
     _opened(folder).give_back(opened)
     new = new_columns(ours, theirs) if evolves else []
     why = why or misfit(without(ours, new), theirs)
@@ -328,12 +290,77 @@ def require_fit(
         )
 
 
-class OpenTable(NamedTuple):
-    """A table that was opened, and the file of a commit that it was read from."""
+@dataclass
+class OpenTable:
+    """A table that was opened, at a version.
 
+    Attributes:
+        folder: of the table.
+        table: as it was read.
+        commit: the file of the commit that it was read from; None: the log has it no more.
+        witnesses: the witnesses that were read of this version, by slot.
+    """
+
+    folder: DeltaFolder
     table: DeltaTable
-    version: int
     commit: StoredObject | None
+    witnesses: dict[str, int | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: DeltaFolder, table: DeltaTable) -> OpenTable:
+        """Return a table that was just read."""
+        return cls(folder, table, commit_file(folder, table.version()))
+
+    @cached_property
+    def fields(self) -> Fields:
+        """The table's columns."""
+        found: Fields = json.loads(self.table.schema().to_json())
+        return found
+
+    @cached_property
+    def trouble(self) -> list[str]:
+        """Why we cannot write the table, or why it forgets its witnesses; empty: neither."""
+        metadata = self.table.metadata()
+        trouble = [
+            f"{key} ({why})"
+            for key in metadata.configuration
+            for prefix, why in _REFUSED.items()
+            if key.startswith(prefix)
+        ]
+        for key, allowed in _REFUSED_UNLESS.items():
+            found = metadata.configuration.get(key, allowed)
+            if found.lower() != allowed:
+                trouble.append(f"{key} = {found}")
+        trouble += [
+            f"partitions by the {field['type']} {field['name']}"
+            for field in self.fields["fields"]
+            if field["name"] in metadata.partition_columns and field["type"] in NO_PARTITION
+        ]
+        trouble += [
+            f"the column {name}, which its writer has to compute or check"
+            for name in computed(self.fields)
+        ]
+        with asked(self.folder):
+            why = unwritable(self.table)
+        return trouble if why is None else [*trouble, f"what deltalake cannot write ({why})"]
+
+    def refuse(self) -> None:
+        """Refuse a table that we cannot write, or that forgets its witnesses.
+
+        Raises:
+            ConfigurationError: with the property, column or feature.
+            StoreError: the library cannot be tried.
+        """
+        if self.trouble:
+            raise ConfigurationError(
+                f"The Delta table {self.folder} has {'; '.join(self.trouble)}. This sink writes "
+                "plain tables: take it away, or deliver into another table. Nothing was dropped."
+            )
+
+
+def commit_file(folder: DeltaFolder, version: int) -> StoredObject | None:
+    """Return the file of a commit; None where the log has none of that version."""
+    return folder.files.head(f"{_LOG}/{version:020d}.json")
 
 
 class OpenTables:
@@ -354,23 +381,17 @@ class OpenTables:
         """
         with contextlib.suppress(Exception):  # opening tells what is wrong
             found = self._idle.pop()
-            if found.commit is not None and found.commit == self._commit(found.version):
-                if self._commit(found.version + 1) is None:
+            version = found.table.version()
+            if found.commit is not None and found.commit == commit_file(self._folder, version):
+                if commit_file(self._folder, version + 1) is None:
                     return found
                 found.table.update_incremental()
-                return self._at(found.table)
-        return self._at(loaded_table(self._folder))
+                return OpenTable.of(self._folder, found.table)
+        return OpenTable.of(self._folder, loaded_table(self._folder))
 
     def give_back(self, table: OpenTable) -> None:
         """Keep a table that nobody looks at any more."""
         self._idle.append(table)
-
-    def _at(self, table: DeltaTable) -> OpenTable:
-        version = table.version()
-        return OpenTable(table, version, self._commit(version))
-
-    def _commit(self, version: int) -> StoredObject | None:
-        return self._folder.files.head(f"{_LOG}/{version:020d}.json")
 
 
 @lru_cache(maxsize=64)
@@ -442,11 +463,13 @@ class Seen:
         footers: of promised files.
         doing: what an upsert has rewritten.
         synced: the version up to which this process has made the log durable.
+        checkpoint: the version of the log's checkpoint that it has made durable.
     """
 
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
     doing: dict[str, Rewriting] = field(default_factory=dict)
-    synced: int = 0
+    synced: int = -1
+    checkpoint: int = 0
 
 
 class DeltaLog:
@@ -474,15 +497,14 @@ class DeltaLog:
         """See :meth:`LakeTable.look`: read what the log has since the last look."""
         tables = _opened(self.folder)
         opened = tables.newest()
-        table = opened.table
-        found = str(table.metadata().id)
+        found = str(opened.table.metadata().id)
         if found != self._table_id:
             raise StoreError(
                 f"{self.folder} is not the table of this pipeline: its id is {found}, expected "
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
-        refuse(self.folder, table)
-        view = DeltaSnapshot(self.folder, table, self._seen)
+        opened.refuse()
+        view = DeltaSnapshot(opened, self._seen)
         weakref.finalize(view, tables.give_back, opened)
         return view
 
@@ -490,16 +512,20 @@ class DeltaLog:
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: DeltaFolder, table: DeltaTable, seen: Seen | None = None) -> None:
-        self._folder = folder
-        self._files = folder.files
-        self._table = table
-        self._seen = Seen() if seen is None else seen
+    def __init__(self, opened: OpenTable, seen: Seen) -> None:
+        self._opened = opened
+        self._folder = opened.folder
+        self._files = opened.folder.files
+        self._table = opened.table
+        self._seen = seen
 
     def witness(self, slot: str) -> int | None:
-        """Return the witness: the version of the application id ``slot``."""
-        with asked(self._folder):
-            return self._table.transaction_version(slot)
+        """Return the witness: the version of the application id ``slot``; asked for once."""
+        known = self._opened.witnesses
+        if slot not in known:
+            with asked(self._folder):
+                known[slot] = self._table.transaction_version(slot)
+        return known[slot]
 
     def names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that this snapshot reads."""
@@ -529,17 +555,17 @@ class DeltaSnapshot:
         upsert = LakeUpsert.of([file])
         if upsert is not None:
             rows = without(json.loads(self._fields_of(file)), self._new(file))
-            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
-            return why_not(self._table) or misfit(rows, self._schema)
+            rows["fields"] = waiting_fields(rows["fields"], self._opened.fields, upsert)
+            return why_not(self._table) or misfit(rows, self._opened.fields)
         if by != file.table.get(PARTITIONED_BY, []):
             return f"it is partitioned by {', '.join(by) or 'no column'}"
         rows = without(json.loads(self._fields_of(file)), self._new(file))
-        of_table = {field["name"]: field for field in self._schema["fields"]}
+        of_table = {field["name"]: field for field in self._opened.fields["fields"]}
         rows["fields"] += [
             of_table[name] | {"nullable": value is None}
             for name, value in zip(by, file.partition.values, strict=True)
         ]
-        return misfit(rows, self._schema)
+        return misfit(rows, self._opened.fields)
 
     def _new(self, file: DataFile) -> list[Mapping[str, Any]]:
         """Return the columns of a file that the table is to get."""
@@ -547,8 +573,8 @@ class DeltaSnapshot:
             return []
         rows, upsert = json.loads(self._fields_of(file)), LakeUpsert.of([file])
         if upsert is not None:
-            rows["fields"] = waiting_fields(rows["fields"], self._schema, upsert)
-        return new_columns(rows, self._schema)
+            rows["fields"] = waiting_fields(rows["fields"], self._opened.fields, upsert)
+        return new_columns(rows, self._opened.fields)
 
     def add_columns(self, files: Sequence[DataFile]) -> bool:
         """Add what the files have and the table has not, in a commit of its own.
@@ -648,15 +674,14 @@ class DeltaSnapshot:
         """
         if self._files.disk is None:
             return
+        seen = self._seen
         newest, checkpoint = self._table.version(), _newest_checkpoint(self._files)
-        since = min(max(checkpoint, self._seen.synced), newest)
-        names = [
-            f"{version:020d}.{end}"
-            for version in (min(checkpoint, since), *range(since, newest + 1))
-            for end in ("json", "checkpoint.parquet")
-        ]
-        self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
-        self._seen.synced = newest
+        since = min(max(checkpoint, seen.synced + 1), newest)
+        names = [f"{version:020d}.json" for version in range(since, newest + 1)]
+        if checkpoint != seen.checkpoint:
+            names += [f"{checkpoint:020d}.checkpoint.parquet", _LAST]
+        self._files.sync([f"{_LOG}/{name}" for name in names])
+        seen.synced, seen.checkpoint = newest, checkpoint
 
     @property
     def snapshot_address(self) -> dict[str, Any]:
@@ -674,7 +699,7 @@ class DeltaSnapshot:
         from deltalake.transaction import AddAction
 
         metadata = self._table.metadata()
-        wanted = indexed(self._schema, metadata.configuration)
+        wanted = indexed(self._opened.fields, metadata.configuration)
         adds = [
             AddAction(
                 path=file.path,  # which the library escapes
@@ -700,10 +725,6 @@ class DeltaSnapshot:
             raise LostRaceError(f"{type(error).__name__}: {error}") from error
         self._seen.footers.clear()
 
-    @cached_property
-    def _schema(self) -> Any:
-        return json.loads(self._table.schema().to_json())
-
 
 def publish(folder: DeltaFolder, files: Sequence[DataFile]) -> None:
     """Make a task's rows visible at once, among concurrent writes, at least once.
@@ -716,9 +737,9 @@ def publish(folder: DeltaFolder, files: Sequence[DataFile]) -> None:
         if waits:
             after.callback(folder.files.remove, [file.path for file in files])
         for _ in range(_TRIES_AT_ONCE):
-            table = loaded_table(folder)
-            refuse(folder, table)
-            view = DeltaSnapshot(folder, table, seen)
+            opened = OpenTable.of(folder, loaded_table(folder))
+            opened.refuse()
+            view = DeltaSnapshot(opened, seen)
             view.check(files)
             try:
                 if view.add_columns(files):
@@ -764,9 +785,9 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     require_library()
-    table = loaded_table(folder)
-    refuse(folder, table)
-    log = DeltaLog(folder, str(table.metadata().id))
+    opened = OpenTable.of(folder, loaded_table(folder))
+    opened.refuse()
+    log = DeltaLog(folder, str(opened.table.metadata().id))
     return DeltaParticipant(log, name=name, application=application, store=store)
 
 

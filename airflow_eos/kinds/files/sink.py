@@ -387,9 +387,11 @@ class FileSink:
         checked_compression(self.format, self.compression)
         if self.publish not in ("listing", "manifest"):
             raise ConfigurationError(f"publish {self.publish!r}: expected listing or manifest.")
-        if isinstance(self.partition_by, str):
-            object.__setattr__(self, "partition_by", (self.partition_by,))
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        given: Any = self.partition_by
+        several = isinstance(given, Iterable) and not isinstance(given, str)
+        object.__setattr__(self, "partition_by", tuple(given) if several else (given,))
+        if not all(isinstance(name, str) for name in self.partition_by):
+            raise ConfigurationError(f"partition_by {given!r}: expected names of columns.")
         hidden = [name for name in self.partition_by if not name or name[0] in "_."]
         if hidden or len({name.lower() for name in self.partition_by}) != len(self.partition_by):
             raise ConfigurationError(
@@ -461,6 +463,7 @@ class FileSink:
         else:
             require_hashable(schema)
             _refuse_intervals(schema)
+            _refuse_empty_structs(schema)
             chosen = selected(data, row)
         folders = [
             f"nullif(CAST({quoted(name, row)} AS STRING), '') AS {quoted(name)}"
@@ -556,6 +559,15 @@ def _refuse_intervals(schema: StructType) -> None:
         raise ConfigurationError(
             f"Columns {', '.join(found)} hold intervals, which Parquet has no type for: readers "
             "would find numbers. Make numbers or texts of them (cast), or take format='json'."
+        )
+
+
+def _refuse_empty_structs(schema: StructType) -> None:
+    found = [each.name for each in schema.fields if "struct<>" in each.dataType.simpleString()]
+    if found:
+        raise ConfigurationError(
+            f"Columns {', '.join(found)} hold structs without fields, which Parquet cannot hold. "
+            "Leave them out, or give them a field."
         )
 
 

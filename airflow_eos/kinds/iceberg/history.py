@@ -8,6 +8,7 @@ back, byte by byte, into the file that is made of it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from functools import cached_property
@@ -39,6 +40,13 @@ class _Version(msgspec.Struct, frozen=True, rename="kebab"):
     metadata_file: str
 
 
+class _Reply(msgspec.Struct, rename="kebab"):
+    metadata: _Fields
+    metadata_location: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    config: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    storage_credentials: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 def leave_out(catalog: Catalog) -> None:
     """Let the tables of an open catalog come without history; what the user chose of it stands."""
     catalog.properties.setdefault(_LOADING, "refs")
@@ -49,18 +57,21 @@ def leave_out(catalog: Catalog) -> None:
 
 
 def _slim_reply(response: Response, **_: Any) -> Response:
+    """Return a reply without history; it is read at once, not in the pieces that it comes in."""
     from requests import Response
 
-    if not response.ok or b'"snapshots"' not in response.content:
+    if not response.ok:
         return response
-    fields = msgspec.json.decode(response.content, type=_Fields)
-    if "metadata" not in fields:
-        return response
-    fields["metadata"] = msgspec.Raw(slim(bytes(fields["metadata"])))
+    content = response.raw.read(decode_content=True)
     found = Response()
     for name in ("status_code", "headers", "url", "encoding", "reason", "request", "history"):
         setattr(found, name, getattr(response, name))
-    found.raw = io.BytesIO(msgspec.json.encode(fields))
+    if b'"snapshots"' in content:
+        with contextlib.suppress(msgspec.ValidationError):  # of no table
+            reply = msgspec.json.decode(content, type=_Reply)
+            _leave_out(reply.metadata)
+            content = msgspec.json.encode(reply)
+    found.raw = io.BytesIO(content)
     return found
 
 
@@ -74,11 +85,15 @@ def slim(metadata: bytes, location: str = "") -> bytes:
     fields = msgspec.json.decode(metadata, type=_Fields)
     if "snapshots" not in fields:
         return metadata
-    fields["snapshots"] = _raw(_those(_named(fields), _each(fields["snapshots"])))
-    fields["snapshot-log"] = _raw([])
+    _leave_out(fields)
     if location:
         fields["properties"] = _raw(_properties(fields) | {_OF: location})
     return msgspec.json.encode(fields)
+
+
+def _leave_out(fields: _Fields) -> None:
+    fields["snapshots"] = _raw(_those(_named(fields), _each(fields.get("snapshots", _NONE))))
+    fields["snapshot-log"] = _raw([])
 
 
 class MetadataFile(NamedTuple):

@@ -416,8 +416,8 @@ class LakeParticipant(OwnedBeside):
         self._store = store
         self._notes = WorkNotes(store, name)
         self._files = table.files
-        self._looked: TableSnapshot | None = None
-        """The look before the decision, on which its commit is tried first."""
+        self._looked: tuple[TableSnapshot, Sequence[DataFile] | None] | None = None
+        """The look before the decision, on which its commit is tried first, and what fits it."""
         self._settled_at: tuple[int, dict[str, Any]] | None = None
         """The batch that was settled last, and the table's place when its log told so."""
         self._beside = OwnershipFile(
@@ -464,7 +464,7 @@ class LakeParticipant(OwnedBeside):
                         Remedy(start=True),
                     )
                 view.check(files)
-                self._looked = view
+                self._looked = view, files
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
@@ -608,7 +608,7 @@ class LakeParticipant(OwnedBeside):
         looked, self._looked = self._looked, None
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
-            view = looked or self._table.look()
+            view, fitting = looked or (self._table.look(), None)
             looked = None
             outcome = self._witnessed(view, decision)
             if outcome is not None:
@@ -619,8 +619,10 @@ class LakeParticipant(OwnedBeside):
             failpoint("looked")
             batch = 2 * decision.batch_id
             try:
-                view.check(files)
-                looked = view.append(files, self._slot(decision), batch + 1 if files else batch)
+                if files != fitting:
+                    view.check(files)
+                there = view.append(files, self._slot(decision), batch + 1 if files else batch)
+                looked = None if there is None else (there, None)
             except LostRaceError as error:
                 reason = f": {error}"
         raise StoreError(

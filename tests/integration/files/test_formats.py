@@ -141,6 +141,16 @@ def test_an_interval_is_no_number_that_readers_find_in_its_place(tmp_path, neste
     FileSink(str(tmp_path)).columns(StructType(rows.fields[:1]))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_struct_without_fields_is_refused_by_its_column(tmp_path, nested: bool):
+    """The first task failed of it, behind the term that stops the running driver."""
+    empty = StructType([])
+    kind = StructType([StructField("within", ArrayType(empty))]) if nested else empty
+    rows = StructType([StructField("id", LongType()), StructField("none", kind)])
+    with pytest.raises(ConfigurationError, match="Columns none hold structs without fields"):
+        FileSink(str(tmp_path)).columns(rows)
+
+
 def test_maps_can_be_lines_and_no_parquet(spark, tmp_path):
     maps = spark.range(10).selectExpr("id", "map('a', id) AS m")
     delivered(FileSink(str(tmp_path), format="json"), maps)

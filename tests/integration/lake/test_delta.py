@@ -32,7 +32,7 @@ from airflow_eos.kinds.delta.participant import (
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.lake.files import TableFiles
 from tests.integration.lake.kinds import KINDS
-from tests.integration.lake.stage import SCHEMA, Stage
+from tests.integration.lake.stage import SCHEMA, Stage, answer
 from tests.support.pipelines import owner_at
 
 FORGETS = {"delta.setTransactionRetentionDuration": "interval 1 days"}
@@ -347,26 +347,49 @@ def test_a_batch_reads_no_more_of_the_log_than_what_is_new(stage: Stage, monkeyp
     """Each batch read all of it twice, in a bucket a request for each commit."""
     rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
     sink, participant, opened = stage.sink, stage.participant(), opens(monkeypatch)
-    read: list[int] = []
-    update = DeltaTable.update_incremental
-
-    def spied(table: DeltaTable) -> None:
-        read.append(table.version())
-        update(table)
-
-    monkeypatch.setattr(DeltaTable, "update_incremental", spied)
+    read, asked = (
+        calls(monkeypatch, "update_incremental"),
+        calls(monkeypatch, "transaction_version"),
+    )
     for number in range(5):
         if number == 2:
             opened.clear()
             read.clear()
+            asked.clear()
         sink.columns(rows)
         work = stage.prepare(number)
         participant.require_decidable([work])
         stage.decide(work, batch=number)
         assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert opened == []
-    assert len(read) == 3, "once a batch, after its commit"
+    assert len(read) == len(asked) == 3, "once a batch, after its commit"
     assert stage.values() == dict.fromkeys(range(5), 1)
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Count the calls of a method of the library's table."""
+    found: list[str] = []
+    real = getattr(DeltaTable, name)
+
+    def spied(table: DeltaTable, *given: Any) -> Any:
+        found.append(name)
+        return real(table, *given)
+
+    monkeypatch.setattr(DeltaTable, name, spied)
+    return found
+
+
+def test_a_witness_of_another_driver_is_seen_after_one_of_ours(stage: Stage):
+    """The witness is known from the commit before; by now the log has a newer one."""
+    participant, first = stage.participant(), stage.promised(1)
+    assert participant.commit([first]) == {first.identity: Outcome.COMMITTED}
+    second = stage.prepare(2)
+    participant.require_decidable([second])
+    stage.decide(second, batch=1)
+    child = stage.start("commit", key=second.key, batch=1)
+    assert answer(child) == {Outcome.COMMITTED}
+    assert participant.commit([second]) == {second.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1, 2: 1}
 
 
 def test_a_look_stays_as_it_was_while_others_look(stage: Stage):
@@ -413,6 +436,26 @@ def test_each_commit_is_made_durable_once(stage: Stage, monkeypatch):
     told = Counter(synced)
     commits = [f"_delta_log/{version:020d}.json" for version in range(1, 9)]
     assert all(told[each] in {1, 2} for each in commits), "the last one again, with what is new"
+
+
+def test_a_checkpoint_of_the_log_is_made_durable_once(stage: Stage, monkeypatch):
+    """It stands for the commits before it, and another writer has not synced it."""
+    synced: list[str] = []
+    monkeypatch.setattr(TableFiles, "sync", lambda _, paths: synced.extend(paths))
+    participant = stage.participant()
+    for number in range(4):
+        work = stage.prepare(number)
+        stage.decide(work, batch=number)
+        participant.commit([work])
+        if number == 1:
+            DeltaTable(stage.table).create_checkpoint()
+            synced.clear()
+    assert sorted(synced) == [
+        f"_delta_log/{2:020d}.checkpoint.parquet",
+        f"_delta_log/{3:020d}.json",
+        f"_delta_log/{4:020d}.json",
+        "_delta_log/_last_checkpoint",
+    ]
 
 
 NAMED = "delta.columnMapping.physicalName"

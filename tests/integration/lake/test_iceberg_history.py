@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import socket
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +22,8 @@ from pyspark.sql.types import LongType as SparkLong
 from pyspark.sql.types import StringType, StructField, StructType
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
+from urllib3 import HTTPResponse
+from urllib3.exceptions import HTTPError
 
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError
@@ -205,7 +211,7 @@ class _Answers(BaseAdapter):
         found = Response()
         found.status_code, found.request, found.url = self.status, request, str(request.url)
         found.encoding = "utf-8"
-        found._content = self.body
+        found.raw = HTTPResponse(io.BytesIO(self.body), preload_content=False)
         return found
 
     def close(self) -> None:
@@ -245,6 +251,30 @@ def test_a_reply_with_all_snapshots_is_read_without_the_former(stage: Stage):
 def test_other_replies_stay_as_they_are():
     for body, status in (({"error": {"message": '"snapshots"'}}, 409), ({"snapshots": [1]}, 200)):
         assert replied(body, status) == body
+
+
+def test_a_reply_in_pieces_is_read_whole_and_one_that_is_cut_off_is_none():
+    """A commit's reply has all snapshots, in a thousand pieces that cost more than to read it."""
+    pieces = [b'{"a":"', b"x" * 10_000, b'"}']
+    chunked = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces)
+    for sent, is_whole in ((chunked + b"0\r\n\r\n", True), (chunked[:-9], False)):
+        cut_off = pytest.raises(HTTPError, match="IncompleteRead")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            answering = threading.Thread(target=_answer, args=(server, sent))
+            answering.start()
+            catalog: Any = _Rest()
+            history.leave_out(catalog)
+            with contextlib.nullcontext() if is_whole else cut_off:
+                answer = catalog._session.get(f"http://127.0.0.1:{server.getsockname()[1]}/")
+                assert answer.json() == {"a": "x" * 10_000}
+            answering.join()
+
+
+def _answer(server: socket.socket, sent: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + sent)
 
 
 def test_a_column_made_anew_after_the_look_before_the_decision_is_seen(stage: Stage):
