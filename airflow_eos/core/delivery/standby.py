@@ -28,7 +28,13 @@ from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOUR
 from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
 from airflow_eos.core.checkpoint.layout import newest_planned
-from airflow_eos.core.checkpoint.liveness import LivenessProbe, process_state, read_sign, why_gone
+from airflow_eos.core.checkpoint.liveness import (
+    LivenessProbe,
+    process_mark,
+    process_state,
+    read_sign,
+    why_gone,
+)
 from airflow_eos.core.checkpoint.standby import (
     Standby,
     prune_standbys,
@@ -186,6 +192,7 @@ class StandingBy:
             application_id=application_id,
             host=socket.gethostname(),
             pid=os.getpid(),
+            process=process_mark(os.getpid()),
             behind=0,
             beat=0,
             interval_ms=int(1000 * self._interval_s),
