@@ -122,7 +122,7 @@ def fork_from_ours(spark: SparkSession, daemon: str) -> Callable[[], None]:
 
 def are_beside(spark: SparkSession) -> bool:
     """Whether the workers are the driver's own, forked in milliseconds where one is wanted."""
-    master = spark.sparkContext.master
+    master = spark.sparkContext.master or ""
     return master == "local" or master.startswith("local[")
 
 
