@@ -44,7 +44,7 @@ _EVERY_S = 0.01
 _PATIENCE_S = 240.0
 _SETTLED_S = 8.0
 """Seconds for which a driver has delivered before it is killed or hands over."""
-_WARMING_S, _RESTING_S, _WATCHED_S = 40.0, 40.0, 30.0
+_WARMING_S, _RESTING_S, _WATCHED_S = 40.0, 80.0, 30.0
 """Seconds of a standby's warm-ups, until it has rested since, and for which it is watched then."""
 _HANDOVERS = 10
 _HANDED_S = 20.0

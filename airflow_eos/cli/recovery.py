@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -37,6 +37,7 @@ from airflow_eos.cli.options import (
 from airflow_eos.core.arguments import nearest
 from airflow_eos.errors import (
     CheckpointError,
+    CheckpointFormatError,
     ConfigurationError,
     EosError,
     PipelineAliveError,
@@ -531,6 +532,7 @@ def _require_silent(
 
 
 _LOOK_S = 0.5
+T = TypeVar("T")
 Reason = Annotated[str, typer.Option(help="Shown with the request.")]
 
 
@@ -563,20 +565,23 @@ def drain(
             "the checkpointLocation of the query."
         )
     request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
-    deadline, watch = time.monotonic() + wait, LivenessProbe()
-    while True:
-        dead = _why_dead(store, watch)
-        beat = _driver(store, request)  # after that: its last word is more than that it is gone
-        has_ended = beat is not None and beat.phase in ENDED
-        if dead or has_ended or time.monotonic() >= deadline:
-            break
-        time.sleep(_LOOK_S)
-        # A driver that takes a hand-over back in the same moment may delete this request for that.
-        if request.term is not None and is_asked_for_nothing(store, request.term):
-            drain_newest(store, requested_by=whoever_asks(), reason=reason)
-    said, stopped = _said(beat, wait, dead)
-    text = f"{said}: {store.location}"
-    tell({"request": request, "stopped": stopped}, text, as_json=as_json)
+    watch = LivenessProbe()
+
+    def look() -> tuple[str, bool] | None:
+        beat, dead = _driver(store, request), None
+        if beat is None or beat.phase not in ENDED:
+            # Who takes a hand-over back in the same moment may delete this request for that.
+            if request.term is not None and is_asked_for_nothing(store, request.term):
+                drain_newest(store, requested_by=whoever_asks(), reason=reason)
+            if not (dead := _why_dead(store, watch)):
+                return None
+            beat = _driver(store, request)  # its last word is more than that it is gone
+        return _said(beat, dead)
+
+    late = f"Asked to drain; the driver has not stopped within {wait:g} s"
+    said, stopped = _until_told(look, wait, (late, False))
+    answer = {"request": request, "stopped": stopped}
+    tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
 
@@ -607,27 +612,47 @@ def handover(
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
-    term, deadline = request.term or 0, time.monotonic() + wait
-    driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
-    watch, reading = LivenessProbe(), StandbyReading()
-    while time.monotonic() < deadline:
-        if driven := (newest := _term(heard(store)[0])) > term:
-            said = "Handed over"
-            break
+    term, watch, reading = request.term or 0, LivenessProbe(), StandbyReading()
+
+    def look() -> tuple[str, int | None] | None:
+        if (newest := _term(heard(store)[0])) > term:
+            return "Handed over", newest
         if is_asked_for_nothing(store, term):
             seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
-            said = f"Not handed over, the driver goes on: {seen}"
-            break
-        found = reading.look(store)  # who is silent may be taking over; who says its end is not
-        left = all(each.standby.end is not None for each in found)
-        if (dead := _why_dead(store, watch)) and left and newest_term(store) == term:
+            return f"Not handed over, the driver goes on: {seen}", None
+        found = reading.look(store)
+        dead = _why_dead(store, watch)
+        if dead and all(each.has_left for each in found) and newest_term(store) == term:
             seen = "; ".join(map(str, found)) or "nobody stands by"
-            said = f"Not handed over, and no driver runs ({dead}): {seen}. Start the app again"
-            break
+            ended = f"Not handed over, and no driver runs ({dead})"
+            return f"{ended}: {seen}. Start the app again", None
+        return None
+
+    late = f"Asked; no other driver has taken over within {wait:g} s"
+    said, driven = _until_told(look, wait, (late, None))
+    tell({"request": request, "term": driven}, f"{said}: {store.location}", as_json=as_json)
+    raise typer.Exit(1 if driven is None else 0)
+
+
+def _until_told(
+    look: Callable[[], tuple[str, T] | None], wait: float, late: tuple[str, T]
+) -> tuple[str, T]:
+    """Look until there is an answer; return it, or ``late`` and why the last look told nothing.
+
+    A look that fails says nothing of the driver: it hears the request all the same.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        why = ""
+        try:
+            if (found := look()) is not None:
+                return found
+        except CheckpointError as error:
+            why = f", as far as can be seen ({error}). The request stands: look again with "
+            why += "`airflow-eos status CHECKPOINT`"
+        if time.monotonic() >= deadline:
+            return late[0] + why, late[1]
         time.sleep(_LOOK_S)
-    answer = {"request": request, "term": newest if driven else None}
-    tell(answer, f"{said}: {store.location}", as_json=as_json)
-    raise typer.Exit(0 if driven else 1)
 
 
 def _term(heartbeat: Heartbeat | None) -> int:
@@ -644,12 +669,15 @@ def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
 
 def _why_dead(store: CheckpointStore, watch: LivenessProbe) -> str | None:
     """Return how it was seen that no driver lives; None: one does, or that is not known."""
-    from airflow_eos.core.checkpoint.liveness import read_sign, with_its_end
+    from airflow_eos.core.checkpoint.heartbeat import heard
+    from airflow_eos.core.checkpoint.liveness import last_word, read_sign, with_its_end
 
     try:
         sign = with_its_end(store, read_sign(store))
-    except CheckpointError:  # no answer says nothing of the driver
-        return None
+    except CheckpointFormatError:  # what is foreign in Spark's log hides no end of a process
+        if gone := last_word(store, heard(store)[0])[1]:
+            return gone
+        raise
     if watch.hold(sign) != ():
         return None
     if sign.is_over:
@@ -657,7 +685,7 @@ def _why_dead(store: CheckpointStore, watch: LivenessProbe) -> str | None:
     return sign.gone or f"nothing of it has changed for {sign.silent_after_s:g} s"
 
 
-def _said(beat: Heartbeat | None, wait: float, dead: str | None) -> tuple[str, bool]:
+def _said(beat: Heartbeat | None, dead: str | None) -> tuple[str, bool]:
     """Say how the drain ended, and whether the pipeline is down."""
     from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
     from airflow_eos.core.checkpoint.heartbeat import ENDED
@@ -666,9 +694,7 @@ def _said(beat: Heartbeat | None, wait: float, dead: str | None) -> tuple[str, b
         return "Drained", True
     if beat is not None and beat.phase in ENDED:
         how = "failed" if beat.phase == "failed" else "stopped for another one to go on"
-    elif dead:
-        how = f"died ({dead}; `airflow-eos plan CHECKPOINT` shows what it left open)"
     else:
-        return f"Asked to drain; the driver has not stopped within {wait:g} s", False
+        how = f"died ({dead}; `airflow-eos plan CHECKPOINT` shows what it left open)"
     found = f"Asked to drain; but the driver has {how}, and its task may be about to start it again"
     return f"{found}. Mark the task as failed to be sure that it does not", False

@@ -270,6 +270,10 @@ _BESIDES = timedelta(minutes=1)
 _AGAIN_S = 5.0
 MEMORY = "memory"
 """The XCom with the :class:`Memory` of a look."""
+_WAITS_FOR = (
+    "Its page in Airflow shows which task waits: a scheduled one for a slot of its pool, a queued "
+    "one for a worker, a deferred one for the triggerer"
+)
 _DRIVERS_IN_VAIN = 3
 """The number of drivers, one after another, that are no accident: the first may have been well."""
 _SHOWN = 3
@@ -497,8 +501,8 @@ class WatchdogSensor(CheckpointProgressSensor):
         """Start a recovery where nobody is at it; not red while somebody is, and has time left."""
         if at_it is not None:
             red = bool(at_it.stands) or lasts_s >= self._within_s
-            late = f", and nothing has come for {lasts_s:.0f} s" if red and not at_it.stands else ""
-            return Trouble(f"{said}. {at_it}{late}", red)
+            late = f", and nothing has come for {lasts_s:.0f} s. {_WAITS_FOR}"
+            return Trouble(f"{said}. {at_it}{late if red and not at_it.stands else ''}", red)
         ti, recovery = context["ti"], self._pipeline.recovery
         run_id = f"watchdog__{context['dag_run'].run_id}__{ti.try_number}"
         stands = why_it_stands(ti, recovery) or start(recovery, run_id)

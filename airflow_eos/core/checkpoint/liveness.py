@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, PROCESS_END
 from airflow_eos.core.checkpoint.heartbeat import (
@@ -55,22 +55,34 @@ def process_mark(pid: int) -> str:
     return "" if state in (b"Z", b"X") else f"{boot} {space} {started}"
 
 
-def process_state(heartbeat: Heartbeat) -> ProcessState:
-    """Return whether the driver's process is seen from here to be gone, or to live.
+class OfAProcess(Protocol):
+    """What a process says of itself: its number, and its :func:`process_mark`."""
+
+    @property
+    def pid(self) -> int:
+        """Its number on its machine, in its container."""
+
+    @property
+    def process(self) -> str:
+        """Its mark."""
+
+
+def process_state(said: OfAProcess) -> ProcessState:
+    """Return whether the process that said this is seen from here to be gone, or to live.
 
     A process of another machine or container is not looked for: its number means another here.
     """
     here = process_mark(os.getpid()).rpartition(" ")[0]
-    if not here or heartbeat.process.rpartition(" ")[0] != here:
+    if not here or said.process.rpartition(" ")[0] != here:
         return "not known"
     try:
-        os.kill(heartbeat.pid, 0)
-        stat = Path(f"/proc/{heartbeat.pid}/stat").read_bytes()
+        os.kill(said.pid, 0)
+        stat = Path(f"/proc/{said.pid}/stat").read_bytes()
     except ProcessLookupError:
         return "gone"
     except OSError:  # another user's, hidden from us, or just gone: the next look tells
         return "not known"
-    if process_mark(heartbeat.pid) == heartbeat.process:
+    if process_mark(said.pid) == said.process:
         return "lives here"
     return "gone" if stat else "not known"  # its number is another's, or it has ended
 

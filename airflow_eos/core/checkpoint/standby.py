@@ -23,7 +23,7 @@ from airflow_eos.core.checkpoint.drain import (
     standing_request,
 )
 from airflow_eos.core.checkpoint.heartbeat import StartedBy, heard
-from airflow_eos.core.checkpoint.liveness import MISSED_BEATS, Standstill
+from airflow_eos.core.checkpoint.liveness import MISSED_BEATS, Standstill, process_state
 from airflow_eos.core.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import newest_term
@@ -40,8 +40,9 @@ class Standby(Evidence, frozen=True, kw_only=True):
 
     ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
     ``is_ready`` says that its start is prepared up to the term, and that no warm-up runs: a driver
-    that hands over waits for that. ``end`` says that it stands by no more, and ``reason`` why: it
-    was called off, was refused for what no restart heals, or failed.
+    that hands over waits for that. ``process`` is its
+    :func:`~airflow_eos.core.checkpoint.liveness.process_mark`. ``end`` says that it stands by no
+    more, and ``reason`` why: it was called off, was refused for what no restart heals, or failed.
     """
 
     words: ClassVar[tuple[str, ...]] = ("application_id", "host", "reason")
@@ -50,10 +51,11 @@ class Standby(Evidence, frozen=True, kw_only=True):
     started_by: StartedBy | None
     application_id: str
     host: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     behind: int
     beat: int
     is_ready: bool = False
+    process: str = ""
     interval_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)]
     end: StandbyEnd | None = None
     reason: str = ""
@@ -126,8 +128,9 @@ Standing = Literal["stands by", "not known", "gone", "refused", "failed"]
 class StandbySeen(msgspec.Struct, frozen=True):
     """A standby, and whether it still stands by, from looks at it.
 
-    It ``stands by`` if it was seen to change, and is ``gone`` once it was seen to stand still for
-    three of its intervals; until then ``not known``. It says ``refused`` and ``failed`` itself.
+    It ``stands by`` if it was seen to change, and is ``gone`` once its process is seen from here to
+    be gone, or it was seen to stand still for three of its intervals; until then ``not known``. It
+    says ``refused`` and ``failed`` itself.
     """
 
     standby: Standby
@@ -138,6 +141,12 @@ class StandbySeen(msgspec.Struct, frozen=True):
         """Whether it was seen to change, and not to stand still since."""
         return self.standing == "stands by"
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it takes no term any more: who is silent, and lives here, may be about to."""
+        is_gone = self.standing == "gone" and process_state(self.standby) != "lives here"
+        return is_gone or self.standby.end is not None
+
     def __str__(self) -> str:
         """Say whether the driver stands by, for people."""
         if self.lives:
@@ -146,7 +155,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
         if self.standing == "not known":
             return f"{self.standby} has said that it stands by; whether it does shows in a moment"
         if self.standing == "gone":
-            return f"nobody stands by: {self.standby} did, and was not seen to change any more"
+            return f"nobody stands by: {self.standby} did, and is gone or stands still"
         verb = "was refused" if self.standing == "refused" else "failed"
         return f"nobody stands by: {self.standby} {verb}: {self.standby.reason}"
 
@@ -197,6 +206,8 @@ class StandbyReading:
     def _standing(self, standby: Standby) -> Standing:
         if standby.end is not None and standby.end != "called off":
             return standby.end
+        if process_state(standby) == "gone":
+            return "gone"
         _, silence, changed = self._seen[standby.name]
         if silence.seconds >= MISSED_BEATS * standby.interval_ms / 1000:
             return "gone"

@@ -28,7 +28,13 @@ from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOUR
 from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
 from airflow_eos.core.checkpoint.layout import newest_planned
-from airflow_eos.core.checkpoint.liveness import LivenessProbe, process_state, read_sign, why_gone
+from airflow_eos.core.checkpoint.liveness import (
+    LivenessProbe,
+    process_mark,
+    process_state,
+    read_sign,
+    why_gone,
+)
 from airflow_eos.core.checkpoint.standby import (
     Standby,
     prune_standbys,
@@ -40,7 +46,7 @@ from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.java import give_memory_back, trim
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.task import collected
-from airflow_eos.core.delivery.workers import WarmUps, kept_warm
+from airflow_eos.core.delivery.workers import WarmUps, are_beside, kept_warm
 from airflow_eos.core.log import Log
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
@@ -186,6 +192,7 @@ class StandingBy:
             application_id=application_id,
             host=socket.gethostname(),
             pid=os.getpid(),
+            process=process_mark(os.getpid()),
             behind=0,
             beat=0,
             interval_ms=int(1000 * self._interval_s),
@@ -464,7 +471,10 @@ def follow(
 
 
 def resting(start: Start) -> Callable[[], None]:
-    """Return what a standby does after its warm-ups, again and again: its workers stay warm.
+    """Return what a standby does after its warm-ups, again and again.
+
+    A cluster would take back executors that are idle. Workers beside the driver go, as Spark ends
+    those: their daemon stays, with all loaded, and forks them while the start connects.
 
     Java gives back the memory that the warm-ups took, twice, since some of it is let go only after
     a while, and from then on what each round has left; or nothing any more once it refuses.
@@ -479,7 +489,8 @@ def resting(start: Start) -> Callable[[], None]:
     given = giving()
 
     def act() -> None:
-        start.sink.check(start.spark)
+        if not are_beside(start.spark):
+            start.sink.check(start.spark)
         next(given, None)
 
     return act

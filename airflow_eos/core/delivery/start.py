@@ -41,7 +41,7 @@ from airflow_eos.core.delivery.spark_session import (
 from airflow_eos.core.delivery.standby import follow
 from airflow_eos.core.delivery.start_option import GuaranteeOption, Start
 from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnce, AtMostOnce
-from airflow_eos.core.delivery.workers import meanwhile
+from airflow_eos.core.delivery.workers import are_beside, meanwhile
 from airflow_eos.errors import CalledOffError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def start_query(
         checked = InputCheck(own)
         start.options = (offsets, own, checked, PolicyOption(checked))
         start.guarantee = guarantee_of(guarantee, checked, offsets)
-        examine(start, are_warm=of_first is not None)
+        examine(start, asked_before=of_first is not None)
         return start
 
     return follow(examined, admit, run, require_not_cancelled) if standby else run(examined())
@@ -164,14 +164,15 @@ def guarantee_of(
     return AtLeastOnce(checked) if name == "at_least_once" else AtMostOnce()
 
 
-def examine(start: Start, *, are_warm: bool) -> None:
-    """Refuse what cannot work before anything is opened; unless ``are_warm``, ask the workers.
+def examine(start: Start, *, asked_before: bool) -> None:
+    """Refuse what cannot work before anything is opened, and ask the workers.
 
-    They answer while connections are opened: they take seconds, and write nothing.
+    They answer while connections are opened: they take seconds, and write nothing. Those that were
+    ``asked_before`` and are kept, as a cluster's are, need not answer again.
     """
     for option in start.options:
         option.examine(start)
-    if not are_warm:
+    if not asked_before or are_beside(start.spark):
         start.workers_answer = meanwhile(partial(start.sink.check, start.spark))
     require_startable(start.sink.rows(start.read.frame), start.settings)
 

@@ -120,6 +120,12 @@ def fork_from_ours(spark: SparkSession, daemon: str) -> Callable[[], None]:
     return undo
 
 
+def are_beside(spark: SparkSession) -> bool:
+    """Whether the workers are the driver's own, forked in milliseconds where one is wanted."""
+    master = spark.sparkContext.master or ""
+    return master == "local" or master.startswith("local[")
+
+
 def meanwhile(act: Callable[[], None]) -> Callable[[], None]:
     """Do ``act`` in a thread; return what waits until it is done, and raises what it raised."""
     from pyspark import InheritableThread  # with the caller's pool and job group
@@ -169,7 +175,7 @@ class WarmUps:
 
 @contextmanager
 def kept_warm(check: Callable[[], None], *, first: WarmUps) -> Iterator[None]:
-    """Check workers again and again in the ``with``: Spark ends those that were idle for a minute.
+    """Do ``check`` every 30 s in the ``with``: a cluster takes back what was idle for a minute.
 
     In the background, since a cluster may let the check wait. What is in ``first`` is done there
     before, for up to 40 s.

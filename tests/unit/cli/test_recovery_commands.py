@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +27,7 @@ from airflow_eos.core.checkpoint import (
     DecisionLog,
     PipelineIdentity,
     claim,
+    read_heartbeat,
     standing_request,
     take_term,
     write_heartbeat,
@@ -32,6 +35,7 @@ from airflow_eos.core.checkpoint import (
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import DRAIN, HEARTBEAT
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
+from airflow_eos.core.checkpoint.liveness import process_mark
 from airflow_eos.core.checkpoint.rulings import accept, skipped_input
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
@@ -242,14 +246,69 @@ def test_a_drain_of_a_driver_that_was_killed_is_told_at_once(tmp_path: Path, see
     killed = of_a_killed_process() if seen == "its process is gone" else {}
     term = take_term(store, taken_by="x").term.number
     write_heartbeat(store, heartbeat("waiting", term=term, interval_ms=200, **killed))
-    began = time.monotonic()
-    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "300", "--json"])
-    assert time.monotonic() - began < 60
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "20", "--json"])
     assert (result.exit_code, json.loads(result.stdout)["stopped"]) == (1, False), result.exception
-    told = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "300"]).stdout
+    told = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "20"]).stdout
     assert "the driver has died" in told
     assert "airflow-eos plan" in told
     assert standing_request(store) is not None  # who watches leaves it down
+
+
+@pytest.mark.parametrize("command", ["drain", "handover"])
+@pytest.mark.parametrize("foreign", ["offsets/notes.txt", "eos/driver.json/of a copy"])
+def test_a_look_that_fails_does_not_end_the_wait(
+    tmp_path: Path, monkeypatch, command: str, foreign: str
+):
+    """The request is written, and the driver hears it all the same."""
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    write_heartbeat(store, heartbeat(term=term))
+    monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
+    looks = 0
+
+    def sleep(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            (tmp_path / HEARTBEAT).unlink()
+            (tmp_path / foreign).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / foreign).write_text("foreign")
+        elif looks == 3:
+            (tmp_path / foreign).unlink()
+            if foreign.startswith(HEARTBEAT):
+                (tmp_path / HEARTBEAT).rmdir()
+            ended = heartbeat("stopped" if command == "drain" else "waiting", term=looks)
+            write_heartbeat(store, ended)
+
+    clock_of(monkeypatch, "airflow_eos.cli.recovery", sleep=sleep)
+    result = CliRunner().invoke(app, [command, str(tmp_path), "--wait", "60"])
+    assert (result.exit_code, looks) == (0, 3), result.exception
+    assert ("Drained" if command == "drain" else "Handed over") in result.stdout
+
+
+@pytest.mark.parametrize("command", ["drain", "handover"])
+def test_where_the_last_look_fails_it_says_that_the_request_stands(
+    tmp_path: Path, monkeypatch, command: str
+):
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    write_heartbeat(store, heartbeat(term=term))
+    monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
+    store.put("offsets/notes.txt", b"foreign")
+    result = CliRunner().invoke(app, [command, str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 1, result.exception
+    assert "offsets/notes.txt is foreign" in result.stdout
+    assert "The request stands: look again with `airflow-eos status CHECKPOINT`" in result.stdout
+    assert standing_request(store) is not None
+
+
+def test_a_foreign_file_in_sparks_log_hides_no_killed_driver(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    write_heartbeat(store, heartbeat(term=term, **of_a_killed_process()))
+    store.put("offsets/notes.txt", b"foreign")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert "the driver has died" in result.stdout, result.exception
 
 
 def test_a_driver_that_beats_is_not_dead_to_who_drains_it(tmp_path: Path):
@@ -365,20 +424,92 @@ def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
 
 
 @pytest.mark.parametrize("phase", ["waiting", "stopped"])
-def test_a_hand_over_to_nobody_is_told_at_once(tmp_path: Path, monkeypatch, phase):
-    """The driver was killed or has ended, and who stood by has said that it could not go on."""
+@pytest.mark.parametrize("left", ["it said why", "it was killed", "it stands still elsewhere"])
+def test_a_hand_over_to_nobody_is_told_at_once(tmp_path: Path, monkeypatch, phase, left):
+    """The driver was killed or has ended, and who stood by could not go on, or was killed too."""
     store = CheckpointStore.open(tmp_path)
     term = take_term(store, taken_by="x").term.number
     killed = of_a_killed_process() if phase == "waiting" else {}
     write_heartbeat(store, heartbeat(phase, term=term, **killed))
     monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
-    records.write_standby(store, standby(end="refused", reason="TopicError: gone"))
-    began = time.monotonic()
-    result = CliRunner().invoke(app, ["handover", str(tmp_path), "--wait", "300"])
-    assert time.monotonic() - began < 60
+    said = {
+        "it said why": {"end": "refused", "reason": "TopicError: gone"},
+        "it was killed": {**of_a_killed_process(), "interval_ms": 60_000},
+        "it stands still elsewhere": {"interval_ms": 200},
+    }[left]
+    records.write_standby(store, standby(**said))
+    result = CliRunner().invoke(app, ["handover", str(tmp_path), "--wait", "20"])
     assert result.exit_code == 1, result.exception
     assert "no driver runs" in result.stdout
-    assert "TopicError: gone" in result.stdout
+    assert ("TopicError: gone" if left == "it said why" else "nobody stands by") in result.stdout
+
+
+def test_a_standby_that_lives_here_and_is_silent_may_be_taking_over(tmp_path: Path, monkeypatch):
+    """To prepare a start anew takes seconds, in which it says nothing."""
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    write_heartbeat(store, heartbeat("stopped", term=term))
+    monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
+    alive = {"pid": os.getpid(), "process": process_mark(os.getpid())}
+    records.write_standby(store, standby(**alive, interval_ms=100))
+    result = CliRunner().invoke(app, ["handover", str(tmp_path), "--wait", "2"])
+    assert "no other driver has taken over within 2 s" in result.stdout, result.exception
+
+
+_DRIVES = """
+import os, sys, time
+from airflow_eos.core.checkpoint import CheckpointStore, take_term, write_heartbeat
+from airflow_eos.core.checkpoint.liveness import process_mark
+from tests.support.beats import heartbeat
+
+store = CheckpointStore.open(sys.argv[1])
+us = {"pid": os.getpid(), "process": process_mark(os.getpid())}
+term = take_term(store, taken_by="x").term.number
+while True:
+    write_heartbeat(store, heartbeat(term=term, beat_at_ms=time.time_ns() // 10**6, **us))
+    time.sleep(0.2)
+"""
+_STANDS_BY = """
+import sys
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.delivery.standby import StandingBy
+
+store = CheckpointStore.open(sys.argv[1])
+StandingBy(store, application_id="app-2", still_wanted=lambda: None).until_our_turn(lambda: "")
+"""
+
+
+def test_a_hand_over_ends_at_once_where_both_drivers_are_killed(tmp_path: Path):
+    """Each of the three a process of its own."""
+    store = CheckpointStore.open(tmp_path)
+
+    def until(condition: Callable[[], object]) -> None:
+        at_the_latest = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < at_the_latest
+            time.sleep(0.02)
+
+    with ExitStack() as killed:
+
+        def start(*command: str) -> subprocess.Popen[str]:
+            command = (sys.executable, *command, str(tmp_path))
+            found = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            killed.callback(found.communicate)
+            killed.callback(found.kill)
+            return found
+
+        driver = start("-c", _DRIVES)
+        until(lambda: read_heartbeat(store))
+        behind = start("-c", _STANDS_BY)
+        until(lambda: records.standbys(store))
+        asks = start("-m", "airflow_eos", "handover", "--wait", "60")
+        until(lambda: standing_request(store))
+        for each in behind, driver:
+            each.kill()
+        said, _ = asks.communicate(timeout=100)
+    assert asks.returncode == 1
+    assert "no driver runs" in said
+    assert "nobody stands by: driver app-2" in said
 
 
 def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):

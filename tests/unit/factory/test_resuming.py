@@ -423,6 +423,8 @@ def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, 
     looks = [look(minutes=2) for _ in range(4)]
     assert [each.state for each in looks] == [*["skipped"] * 3, "red"], "five minutes"
     assert "nothing has come for 360 s" in looks[-1].said
+    assert "for a slot of its pool" in looks[-1].said
+    assert "pool" not in looks[-2].said, "it may still come"
     assert looks[-1].started == [], "a second run would wait behind it"
 
 

@@ -262,9 +262,19 @@ ASKED = [
 
 def test_a_start_is_examined_before_anything_is_opened(noted):
     one, said = noted
-    start.examine(one, are_warm=True)
+    one.spark.sparkContext.master = "spark://here:7077"
+    start.examine(one, asked_before=True)
     one.workers_answer()
-    assert said == ["a examines", "b examines"], "a standby's workers are warm"
+    assert said == ["a examines", "b examines"], "a standby's executors are kept"
+    one.sink.check.assert_not_called()
+
+
+def test_a_standby_that_takes_over_asks_workers_beside_it_again_which_were_let_go(noted):
+    one, _ = noted
+    one.spark.sparkContext.master = "local[2]"
+    start.examine(one, asked_before=True)
+    one.workers_answer()
+    one.sink.check.assert_called_once_with(one.spark)
 
 
 def test_workers_are_asked_while_connections_are_opened_and_answer_before_anything_is_written(
@@ -280,7 +290,7 @@ def test_workers_are_asked_while_connections_are_opened_and_answer_before_anythi
     one.sink.check.side_effect = check
     one.store.check_create_if_absent = lambda: said.append("probes")
     one.guarantee.before_term = lambda _: opened.set()
-    start.examine(one, are_warm=False)
+    start.examine(one, asked_before=False)
     start.run(one)
     steps = [each for each in said if each in {"b opens", "workers", "probes", "term"}]
     assert steps == ["b opens", "workers", "probes", "term"]
@@ -290,7 +300,7 @@ def test_what_workers_lack_is_told_before_what_failed_meanwhile(noted):
     one, said = noted
     one.sink.check.side_effect = ConfigurationError("workers lack pyarrow")
     one.guarantee.before_term = MagicMock(side_effect=OwnershipError("another's"))
-    start.examine(one, are_warm=False)
+    start.examine(one, asked_before=False)
     with pytest.raises(ConfigurationError, match="workers lack pyarrow"):
         start.run(one)
     assert "term" not in said
