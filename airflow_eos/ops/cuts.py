@@ -69,8 +69,8 @@ def as_of(
     return _newest(checkpoint, storage_options, _seconds(time) * 1000, f" of {time} or before")
 
 
-def _seconds(time: datetime) -> float:
-    if time.tzinfo is None:
+def _seconds(time: object) -> float:
+    if not isinstance(time, datetime) or time.tzinfo is None:
         raise ConfigurationError(f"as_of {time}: expected a time with its zone.")
     return time.timestamp()
 

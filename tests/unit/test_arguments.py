@@ -469,7 +469,7 @@ NO_TEXT = {
 @pytest.mark.parametrize("name", NO_TEXT)
 def test_a_name_that_is_no_text_is_refused_as_one_that_is_malformed(name):
     """As a variable that is not set gives it: not by a trace of ``re``."""
-    with pytest.raises((ConfigurationError, StoreError), match=r"None|built-in"):
+    with pytest.raises((ConfigurationError, StoreError), match=r"None|built-?in"):
         NO_TEXT[name]()
 
 
