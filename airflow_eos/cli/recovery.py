@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -564,16 +564,17 @@ def drain(
         )
     request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
     deadline, watch = time.monotonic() + wait, LivenessProbe()
-    while True:
-        dead = _why_dead(store, watch)
-        beat = _driver(store, request)  # after that: its last word is more than that it is gone
-        has_ended = beat is not None and beat.phase in ENDED
-        if dead or has_ended or time.monotonic() >= deadline:
-            break
-        time.sleep(_LOOK_S)
-        # A driver that takes a hand-over back in the same moment may delete this request for that.
-        if request.term is not None and is_asked_for_nothing(store, request.term):
-            drain_newest(store, requested_by=whoever_asks(), reason=reason)
+    with _request_stands("the driver stops once its batch has ended"):
+        while True:
+            dead = _why_dead(store, watch)
+            beat = _driver(store, request)  # after that: its last word is more than that it is gone
+            has_ended = beat is not None and beat.phase in ENDED
+            if dead or has_ended or time.monotonic() >= deadline:
+                break
+            time.sleep(_LOOK_S)
+            # A driver that takes a hand-over back in the same moment may delete this for that.
+            if request.term is not None and is_asked_for_nothing(store, request.term):
+                drain_newest(store, requested_by=whoever_asks(), reason=reason)
     said, stopped = _said(beat, wait, dead)
     text = f"{said}: {store.location}"
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)
@@ -610,24 +611,37 @@ def handover(
     term, deadline = request.term or 0, time.monotonic() + wait
     driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
     watch, reading = LivenessProbe(), StandbyReading()
-    while time.monotonic() < deadline:
-        if driven := (newest := _term(heard(store)[0])) > term:
-            said = "Handed over"
-            break
-        if is_asked_for_nothing(store, term):
-            seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
-            said = f"Not handed over, the driver goes on: {seen}"
-            break
-        found = reading.look(store)  # who is silent may be taking over; who says its end is not
-        left = all(each.standby.end is not None for each in found)
-        if (dead := _why_dead(store, watch)) and left and newest_term(store) == term:
-            seen = "; ".join(map(str, found)) or "nobody stands by"
-            said = f"Not handed over, and no driver runs ({dead}): {seen}. Start the app again"
-            break
-        time.sleep(_LOOK_S)
+    with _request_stands("the driver hands over once one that stands by is ready"):
+        while time.monotonic() < deadline:
+            if driven := (newest := _term(heard(store)[0])) > term:
+                said = "Handed over"
+                break
+            if is_asked_for_nothing(store, term):
+                seen = (
+                    "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
+                )
+                said = f"Not handed over, the driver goes on: {seen}"
+                break
+            found = reading.look(store)  # who is silent may be taking over; who says its end is not
+            left = all(each.standby.end is not None for each in found)
+            if (dead := _why_dead(store, watch)) and left and newest_term(store) == term:
+                seen = "; ".join(map(str, found)) or "nobody stands by"
+                said = f"Not handed over, and no driver runs ({dead}): {seen}. Start the app again"
+                break
+            time.sleep(_LOOK_S)
     answer = {"request": request, "term": newest if driven else None}
     tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if driven else 1)
+
+
+@contextmanager
+def _request_stands(then: str) -> Iterator[None]:
+    """Say to whom presses Ctrl-C that this ends the wait alone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"airflow-eos: No longer waiting. The request stands: {then}.", err=True)
+        raise
 
 
 def _term(heartbeat: Heartbeat | None) -> int:
