@@ -579,7 +579,8 @@ def drain(
         return _said(beat, dead)
 
     late = f"Asked to drain; the driver has not stopped within {wait:g} s"
-    said, stopped = _until_told(look, wait, (late, False))
+    with _request_stands("the driver stops once its batch has ended"):
+        said, stopped = _until_told(look, wait, (late, False))
     answer = {"request": request, "stopped": stopped}
     tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
@@ -629,7 +630,8 @@ def handover(
         return None
 
     late = f"Asked; no other driver has taken over within {wait:g} s"
-    said, driven = _until_told(look, wait, (late, None))
+    with _request_stands("the driver hands over once one that stands by is ready"):
+        said, driven = _until_told(look, wait, (late, None))
     tell({"request": request, "term": driven}, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(1 if driven is None else 0)
 
@@ -653,6 +655,16 @@ def _until_told(
         if time.monotonic() >= deadline:
             return late[0] + why, late[1]
         time.sleep(_LOOK_S)
+
+
+@contextmanager
+def _request_stands(then: str) -> Iterator[None]:
+    """Say to whom presses Ctrl-C that this ends the wait alone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"airflow-eos: No longer waiting. The request stands: {then}.", err=True)
+        raise
 
 
 def _term(heartbeat: Heartbeat | None) -> int:

@@ -18,13 +18,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
 from inspect import Parameter, signature, unwrap
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import is_secret
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 GUARANTEES = get_args(Guarantee)
@@ -67,7 +81,7 @@ class ArgumentType(ABC):
         """
         if value is None:
             raise self.refusal(name, value, "leave it out for its default")
-        if is_template(value) and not isinstance(self, Anything):
+        if is_template(value) and not isinstance(self, Anything | Verbatim):
             why = "nothing renders it here, or it was rendered to another template"
             raise self.refusal(name, value, why)
         return self._converted(name, value)
@@ -82,6 +96,11 @@ class ArgumentType(ABC):
             shown = f"{type(value)}, not shown"
         said = f"{name}={shown[:_SHOWN]}: expected {self._expected()}{more}"
         return ConfigurationError(said if said.endswith("?") else f"{said}.")
+
+    def stranger(self, name: str, value: object) -> ConfigurationError:
+        """Return :meth:`refusal` for what may hold passwords, or is long: only its type is said."""
+        found = f"a value of {type(value).__name__}" if value else "an empty one"
+        return ConfigurationError(f"{name}: expected {self._expected()}, found {found}.")
 
     @abstractmethod
     def _converted(self, name: str, value: object) -> Any:
@@ -150,6 +169,47 @@ class Text(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verbatim(ArgumentType):
+    """A text that is taken as it is: its spaces, lines and braces are of a name, or of a password.
+
+    ``place``: a ``pathlib.Path`` is allowed, too.
+    """
+
+    place: bool = False
+
+    def _converted(self, name: str, value: object) -> str:
+        if self.place and isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if not isinstance(value, str) or not value:
+            raise self.stranger(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return "a text that is not empty" + (", or a path" if self.place else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Having(ArgumentType):
+    """An object with an attribute or a method of that name: a user may have written its class.
+
+    ``what``: what the object is. ``several``: a list of objects is allowed, too.
+    """
+
+    what: str
+    name: str
+    several: bool = False
+
+    def _converted(self, name: str, value: object) -> Any:
+        many = value if self.several and isinstance(value, list | tuple) and value else [value]
+        if not all(hasattr(each, self.name) for each in many):
+            raise self.stranger(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Word(ArgumentType):
     """One of ``words``; in any case, and ``-`` is ``_``. ``none``: texts that mean None."""
 
@@ -160,7 +220,7 @@ class Word(ArgumentType):
         if isinstance(value, str) and value in self.none:
             return None
         word = value.strip().lower().replace("-", "_") if isinstance(value, str) else ""
-        if word not in self.words:
+        if word not in self.words or not isinstance(value, str):
             near = nearest(word, self.words)
             raise self.refusal(name, value, f"did you mean {near!r}?" if near else "")
         return word
@@ -279,15 +339,16 @@ class Texts(ArgumentType):
     """A list of texts: a text alone is no list of its letters. ``words``: all that are allowed."""
 
     words: tuple[str, ...] = ()
+    kept: type[list[Any] | tuple[Any, ...]] = list
 
-    def _converted(self, name: str, value: object) -> list[Any]:
+    def _converted(self, name: str, value: object) -> Sequence[Any]:
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise self.refusal(name, value)
         for each in value:
             if not isinstance(each, str | int | float) or isinstance(each, bool):
                 raise self.refusal(name, each, "each of them a text")
         known = Word(words=self.words)
-        return [known.of(name, each) if self.words else each for each in value]
+        return self.kept(known.of(name, each) if self.words else each for each in value)
 
     def _expected(self) -> str:
         return "a list" + (f" of {', '.join(map(repr, self.words))}" if self.words else "")
@@ -309,6 +370,19 @@ class Texted(ArgumentType):
         return "a mapping of names to texts"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(ArgumentType):
+    """A mapping of names to values of any kind, which may be passwords."""
+
+    def _converted(self, name: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise self.stranger(name, value)
+        return dict(value)
+
+    def _expected(self) -> str:
+        return "a mapping of names to values"
+
+
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the word that was probably meant; None where none is near."""
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
@@ -321,19 +395,23 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 Duration = Annotated[timedelta | float | str, TimeSpan()]
 PositiveDuration = Annotated[timedelta | float | str, TimeSpan(positive=True)]
 """A duration as it may be given."""
+Place = Annotated[str | os.PathLike[str], Verbatim(place=True)]
 Topics = Annotated[str | Sequence[str], Text(several=True)]
 Count = Annotated[int, Number(least=1)]
 GuaranteeName = Annotated[str, Word(words=GUARANTEES)]
 Span = Annotated[timedelta, TimeSpan()]
 PositiveSpan = Annotated[timedelta, TimeSpan(positive=True)]
-"""A duration as it is kept, once :func:`take_spans` has converted what was given."""
+"""A duration as it is kept, once :func:`take_fields` has converted what was given."""
 
 _PLAIN: Mapping[Any, ArgumentType] = {
     bool: Flag(),
     int: Number(),
+    float: Number(whole=False),
     str: Text(),
+    Mapping[str, Any]: Settings(),
     Mapping[str, str]: Texted(),
     Sequence[str]: Texts(),
+    tuple[str, ...]: Texts(kept=tuple),
 }
 
 
@@ -364,7 +442,7 @@ class Argument(NamedTuple):
             return cls(cls.stated(parts[0]).type, parts[1:])
         if origin is Literal:
             return cls(Word(words=parts))
-        return cls(_PLAIN.get(annotation, Anything()))
+        return cls(_PLAIN.get(annotation, Anything()), (type(None),) * (annotation is Any))
 
 
 def arguments_of(made: Callable[..., Any]) -> Mapping[str, Argument]:
@@ -374,13 +452,29 @@ def arguments_of(made: Callable[..., Any]) -> Mapping[str, Argument]:
 
 @cache
 def _arguments_of(made: Callable[..., Any]) -> Mapping[str, Argument]:
-    hints = get_type_hints(made, include_extras=True)
+    hints = _hints(made)
     named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return {
         name: Argument.stated(hints[name])
         for name, each in signature(made).parameters.items()
         if name in hints and each.kind in named
     }
+
+
+class _Unseen:
+    """What stands for a type that only type checkers import: of it any value is taken."""
+
+    def __class_getitem__(cls, _of: object) -> type[_Unseen]:
+        return cls
+
+
+def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
+    unseen: dict[str, Any] = {}
+    while True:
+        try:
+            return get_type_hints(made, localns=unseen, include_extras=True)
+        except NameError as error:
+            unseen[str(error.name)] = _Unseen
 
 
 def taken(made: Callable[..., Any], given: Mapping[str, object]) -> dict[str, Any]:
@@ -393,15 +487,30 @@ def taken(made: Callable[..., Any], given: Mapping[str, object]) -> dict[str, An
     return {name: types[name].of(name, value) for name, value in given.items()}
 
 
-def take_spans(instance: object) -> None:
-    """Convert a frozen dataclass's durations to what they mean, in place.
+def checked(made: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function be called with what its arguments mean; see :func:`taken`."""
+
+    @wraps(made)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given = signature(made).bind(*args, **kwargs)
+        given.arguments |= taken(made, given.arguments)
+        return made(*given.args, **given.kwargs)
+
+    return call
+
+
+def take_fields(instance: object) -> None:
+    """Convert a frozen dataclass's fields to what they mean, in place.
+
+    No template renders them: a text is taken as it is.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
     for name, argument in arguments_of(type(instance)).items():
-        if isinstance(argument.type, TimeSpan):
-            object.__setattr__(instance, name, argument.of(name, getattr(instance, name)))
+        if argument.type == Text():
+            argument = argument._replace(type=Verbatim())
+        object.__setattr__(instance, name, argument.of(name, getattr(instance, name)))
 
 
 def spelled(span: timedelta) -> str:

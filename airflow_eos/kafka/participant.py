@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from airflow_eos.core.checkpoint.decisions import DecisionLog
@@ -26,6 +26,7 @@ from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
+    KafkaError,
     KafkaUnavailableError,
     Remedy,
     UnknownClusterError,
@@ -42,6 +43,7 @@ from airflow_eos.kafka.client.offsets import (
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
+    end_what_a_timeout_left,
     require_committed_everywhere,
     require_ended_everywhere,
     require_nothing_older,
@@ -406,4 +408,8 @@ def _settle_once(
     settled = {i: Outcome.COMMITTED for i, result in ended.items() if result is EndResult.DONE}
     remaining_s = max(deadline.remaining, _SHORTEST_ROUND_S)
     looked = outcomes(wire, unclear, deadline_s=remaining_s)
+    seen = {o: [t for t in unclear if looked[t.identity] is o] for o in set(looked.values())}
+    end_what_a_timeout_left(wire, seen.get(Outcome.OPEN, ()), deadline_s=remaining_s)
+    with suppress(KafkaError):  # not allowed to: the next batch ends it, by its own marker
+        end_what_a_timeout_left(wire, seen.get(Outcome.ABORTED, ()), deadline_s=remaining_s)
     return settled | {i: o for i, o in looked.items() if o is not Outcome.OPEN}

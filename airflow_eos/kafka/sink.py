@@ -12,11 +12,11 @@ import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
-from airflow_eos.core.arguments import PositiveSpan, Span, take_spans
+from airflow_eos.core.arguments import Anything, PositiveSpan, Span, Word, take_fields
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.workers import check_workers
@@ -118,11 +118,11 @@ class KafkaSink:
     transaction_timeout: PositiveSpan = AppSettings.transaction_timeout
     batch_within: Span = AppSettings.batch_within
     recover_within: Span = AppSettings.recover_within
-    compression: str = "lz4"
+    compression: Annotated[str, Word(words=COMPRESSIONS)] = "lz4"
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = DEFAULT_PARTICIPANT
-    two_phase: TwoPhase = "auto"
+    two_phase: Annotated[TwoPhase, Anything()] = "auto"
     unattended: bool = False
     watched: bool = field(default=False, repr=False)
 
@@ -131,22 +131,14 @@ class KafkaSink:
     by_default: ClassVar[tuple[str, ...]] = ("topic",)  # see core/delivery/rehearsal.py
 
     def __post_init__(self) -> None:
-        take_spans(self)
         check_servers(self.bootstrap_servers)
-        check_prefix(self.transactional_id_prefix)
-        check_name(self.name)
-        if self.compression not in COMPRESSIONS:
-            raise ConfigurationError(
-                f"compression {self.compression!r}: expected {', '.join(COMPRESSIONS)}."
-            )
-        if self.producer not in PRODUCERS:
-            raise ConfigurationError(
-                f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
-            )
         if not isinstance(self.two_phase, bool) and self.two_phase != "auto":
             raise ConfigurationError(
                 f"two_phase={self.two_phase!r}: expected True, False or 'auto'."
             )
+        take_fields(self)
+        check_prefix(self.transactional_id_prefix)
+        check_name(self.name)
         if self.two_phase is True and self.producer != "arrow":
             raise ConfigurationError(
                 f"two_phase=True goes with producer='arrow' (found {self.producer!r}): librdkafka "

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk import XComArg
 
-from airflow_eos.core.arguments import Duration, Flag, PositiveDuration, Texts, Topics, Word
+from airflow_eos.core.arguments import (
+    Anything,
+    Duration,
+    Flag,
+    PositiveDuration,
+    Texts,
+    Topics,
+    Word,
+)
 from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
@@ -113,7 +121,7 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
     def __init__(
         self,
         *,
-        plan: Mapping[str, Any] | str | XComArg | None = None,
+        plan: Annotated[Mapping[str, Any] | str, Anything()] | XComArg | None = None,
         dry_run: bool = False,
         allowed_actions: Actions | XComArg = ("commit", "abort"),
         assume: Ruling | XComArg | None = None,

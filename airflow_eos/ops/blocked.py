@@ -39,6 +39,7 @@ from airflow_eos.kafka.transactions.listing import (
 )
 
 UNKNOWN = "not known"
+MARKER_MISSING = "marker missing"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0
 """How long each optional request may take, without which less is known."""
 _Groups = tuple[dict[str, dict[TopicPartition, int]], tuple[str, ...], tuple[str, ...]]
@@ -243,7 +244,7 @@ def _told(
     else:
         said, began_ms = "hanging" if old and all_told else UNKNOWN, _began_ms(wire, each)
         if state is not None and state.transaction_state in ENDED:
-            said = "marker missing"
+            said = MARKER_MISSING
     told = {"state": said, "age_ms": max(0, now_ms - began_ms)}
     if state is None:
         return {**told, "transactional_id": None, "owner": "", "timeout_ms": None}
@@ -328,7 +329,7 @@ def next_step(each: BlockedPartition) -> Next:
     """Return what a person does about a blocked partition: a command, wait, or ask the owner."""
     if each.state in ENDING:  # markers are written once each partition has a leader
         return "ending"
-    if each.state in {"hanging", "marker missing"}:
+    if each.state in {"hanging", MARKER_MISSING}:
         return "hanging"
     if each.owner == AIRFLOW_EOS:
         return "recover"

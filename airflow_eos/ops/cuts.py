@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.core.arguments import Place
 from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.participants import module_of
@@ -48,7 +49,7 @@ _ONE_OF_THEM = Remedy(change="take one of these, where an older one was asked fo
 _WHERE = Remedy(change="give the checkpointLocation of the query, where it is another one")
 
 
-def latest(checkpoint: str, *, storage_options: Mapping[str, str] | None = None) -> Cut:
+def latest(checkpoint: Place, *, storage_options: Mapping[str, str] | None = None) -> Cut:
     """Return the newest cut of a checkpoint (a location); a damaged one is passed over, and said.
 
     Raises:
@@ -58,7 +59,7 @@ def latest(checkpoint: str, *, storage_options: Mapping[str, str] | None = None)
 
 
 def as_of(
-    checkpoint: str, time: datetime, *, storage_options: Mapping[str, str] | None = None
+    checkpoint: Place, time: datetime, *, storage_options: Mapping[str, str] | None = None
 ) -> Cut:
     """Return the newest cut that stood at ``time`` (with its zone), by the store's clock.
 
@@ -69,13 +70,13 @@ def as_of(
     return _newest(checkpoint, storage_options, _seconds(time) * 1000, f" of {time} or before")
 
 
-def _seconds(time: datetime) -> float:
-    if time.tzinfo is None:
+def _seconds(time: object) -> float:
+    if not isinstance(time, datetime) or time.tzinfo is None:
         raise ConfigurationError(f"as_of {time}: expected a time with its zone.")
     return time.timestamp()
 
 
-def at(checkpoint: str, batch: int, *, storage_options: Mapping[str, str] | None = None) -> Cut:
+def at(checkpoint: Place, batch: int, *, storage_options: Mapping[str, str] | None = None) -> Cut:
     """Return the cut after ``batch`` (CheckpointError: there is none (any more), or damaged)."""
     log = CutLog(CheckpointStore.open(checkpoint, storage_options=storage_options))
     if (found := log.of_batch(batch)) is None:
@@ -164,7 +165,9 @@ def from_event(extra: Mapping[str, Any]) -> Cut:
         ) from error
 
 
-def _newest(checkpoint: str, options: Mapping[str, str] | None, until_ms: float, which: str) -> Cut:
+def _newest(
+    checkpoint: Place, options: Mapping[str, str] | None, until_ms: float, which: str
+) -> Cut:
     log = CutLog(CheckpointStore.open(checkpoint, storage_options=options))
     listed = log.listed()
     for batch in sorted(listed, reverse=True):
@@ -173,7 +176,7 @@ def _newest(checkpoint: str, options: Mapping[str, str] | None, until_ms: float,
     raise _none(checkpoint, listed, which)
 
 
-def _none(checkpoint: str, listed: Mapping[int, int], which: str) -> CheckpointError:
+def _none(checkpoint: Place, listed: Mapping[int, int], which: str) -> CheckpointError:
     there = f"there are batches {min(listed)} to {max(listed)}" if listed else "it has none at all"
     return CheckpointError(
         f"{checkpoint} has no whole cut{which}: {there}.", _WAIT, _ONE_OF_THEM if listed else _WHERE

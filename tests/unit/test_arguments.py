@@ -469,13 +469,12 @@ NO_TEXT = {
 @pytest.mark.parametrize("name", NO_TEXT)
 def test_a_name_that_is_no_text_is_refused_as_one_that_is_malformed(name):
     """As a variable that is not set gives it: not by a trace of ``re``."""
-    with pytest.raises((ConfigurationError, StoreError), match=r"None|built-in"):
+    with pytest.raises((ConfigurationError, StoreError), match=r"None|built-?in"):
         NO_TEXT[name]()
 
 
 NO_COLUMN: Any = [1]
 NO_COLUMNS: Any = 1
-NO_NUMBER: Any = "x"
 
 
 @pytest.mark.parametrize(
@@ -483,11 +482,10 @@ NO_NUMBER: Any = "x"
     [
         (lambda: FileSink("/rows", partition_by=NO_COLUMN), r"partition_by \[1\]: expected names"),
         (lambda: FileSink("/rows", partition_by=NO_COLUMNS), "partition_by 1: expected names"),
-        (lambda: CheckpointPolicy(num_retained=NO_NUMBER), "num_retained 'x': expected a number"),
     ],
-    ids=["a number", "no sequence", "a text"],
+    ids=["a number", "no sequence"],
 )
-def test_what_is_no_name_of_a_column_and_no_number_is_refused_by_its_value(make, says):
+def test_what_is_no_name_of_a_column_is_refused_by_its_value(make, says):
     """It was Python's own error, of a line of ours."""
     with pytest.raises(ConfigurationError, match=says):
         make()

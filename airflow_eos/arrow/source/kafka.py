@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_eos.arrow.records.decode import COLUMNS
 from airflow_eos.arrow.source.task import FusedTask, KafkaInput, ReadRanges, starting_of
+from airflow_eos.core.arguments import Count, Topics, take_fields
 from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.rulings import skipped_input
 from airflow_eos.core.checkpoint.topics import TopicsRead
@@ -76,13 +77,13 @@ class ArrowKafkaSource:
     """
 
     bootstrap_servers: str
-    topics: str | Sequence[str]
+    topics: Topics
     starting: StartPosition | str = "earliest"
-    max_rows_per_batch: int | None = None
-    max_rows_per_task: int | None = None
+    max_rows_per_batch: Count | None = None
+    max_rows_per_task: Count | None = None
     committed_only: bool = True
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    max_tasks: int | None = None
+    max_tasks: Count | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS
     transformations: tuple[Transformation, ...] = ()
@@ -90,17 +91,12 @@ class ArrowKafkaSource:
 
     def __post_init__(self) -> None:
         check_servers(self.bootstrap_servers)
+        take_fields(self)
         unknown = sorted(set(self.columns) - set(COLUMNS))
         if unknown or not self.columns:
             raise ConfigurationError(
                 f"columns {list(self.columns)}: expected some of {', '.join(COLUMNS)}."
             )
-        for name in ("max_rows_per_batch", "max_rows_per_task", "max_tasks"):
-            most = getattr(self, name)
-            if most is not None and most < 1:
-                raise ConfigurationError(f"{name} {most}: expected 1 or more, or None.")
-        if not self._topics:
-            raise ConfigurationError("topics is empty: expected the name of one, at least.")
         starting_of(self.starting, self._topics)
 
     @classmethod

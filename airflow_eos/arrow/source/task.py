@@ -260,6 +260,12 @@ class KafkaInput:
         return told
 
 
+_STARTS = (
+    'expected earliest, latest, a StartPosition, or JSON such as {"orders": {"0": 1500, "1": -2}} '
+    "(-2: the first row, -1: the next one)."
+)
+
+
 def starting_of(position: Any, topics: tuple[str, ...]) -> str | int | dict[str, dict[str, int]]:
     """Return a user's ``starting`` in one of three forms.
 
@@ -281,10 +287,9 @@ def starting_of(position: Any, topics: tuple[str, ...]) -> str | int | dict[str,
                 for t, all_ in told.items()
             }
         except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigurationError(
-                f"starting {position!r}: expected earliest, latest, a StartPosition, or JSON such "
-                'as {"orders": {"0": 1500, "1": -2}} (-2: the first row, -1: the next one).'
-            ) from error
+            raise ConfigurationError(f"starting {position!r}: {_STARTS}") from error
+    if not hasattr(position, "by_partition"):
+        raise ConfigurationError(f"starting {position!r}: {_STARTS}")
     if position.timestamp_ms is not None:
         return int(position.timestamp_ms)
     if position.by_partition is not None:

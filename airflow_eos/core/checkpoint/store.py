@@ -41,6 +41,7 @@ from airflow_eos.core.checkpoint.locations import (
     open_remote,
     printable,
     said_code,
+    text_of,
 )
 from airflow_eos.core.protocol.decision import Stored, Upgrades, decode
 from airflow_eos.core.tally import RETRY_COUNTS
@@ -253,7 +254,7 @@ class CheckpointStore:
             StoreError: a scheme that cannot create-if-absent from here, or a wrong option.
             ConfigurationError: the library of ``hdfs://`` is missing.
         """
-        text = os.fspath(location)
+        text = text_of(location)
         found = located(text)
         if found.scheme == HDFS and found.path == "/":
             raise StoreError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from airflow_eos.core.arguments import Having, take_fields
 from airflow_eos.core.delivery.port import BatchSink, TaskReport
 from airflow_eos.core.delivery.spill import SpillingSink, require_perishable
 from airflow_eos.core.delivery.task import (
@@ -138,14 +139,20 @@ class Output:
     """
 
     name: str
-    sink: Sink
+    sink: Annotated[Sink, Having(what="a sink, such as KafkaSink", name="bound")]
     rows: Chosen | Callable[[DataFrame], Chosen] | None = None
     keep_rows: bool = False
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
         if self.sink.name != self.name:
             object.__setattr__(self, "sink", replace(self.sink, name=self.name))  # type: ignore[type-var]
+        if not _are_rows(self.rows):
+            raise ConfigurationError(
+                f"rows of output {self.name!r}: expected columns, SQL text, or a function that "
+                f"gives one of these for a DataFrame; found {self.rows!r:.100}."
+            )
         if self.keep_rows:
             require_perishable(self.sink)
 
@@ -270,6 +277,13 @@ class OutputPart(OneSink):
             else df.where(f"`{name}` IS NOT NULL").selectExpr(f"`{name}`.*")
         )
         return flat.selectExpr(*[quoted(n) for n in row_type.fieldNames() if n != HASH_COLUMN])
+
+
+def _are_rows(given: object) -> bool:
+    """Whether ``rows`` of an output can be what a user gives."""
+    if isinstance(given, Sequence):
+        return bool(given)
+    return given is None or callable(given) or type(given).__name__ == "Column"
 
 
 def _chosen(output: Output, df: DataFrame) -> Column:

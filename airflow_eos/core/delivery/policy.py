@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from airflow_eos.core.arguments import PositiveSpan, Span, milliseconds, take_spans
+from airflow_eos.core.arguments import Count, Having, PositiveSpan, Span, milliseconds, take_fields
 from airflow_eos.core.settings import INTERVAL
 from airflow_eos.errors import ConfigurationError
 
@@ -52,8 +52,7 @@ class FixedDelay:
     pause: Span = timedelta(seconds=10)
 
     def __post_init__(self) -> None:
-        _require(self.attempts >= 0, f"attempts {self.attempts}: expected 0 or more")
-        take_spans(self)
+        take_fields(self)
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :meth:`RestartStrategy.delay`."""
@@ -79,16 +78,12 @@ class ExponentialDelay:
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        take_spans(self)
+        take_fields(self)
         _require(
             self.maximum >= self.initial,
             f"maximum {self.maximum}: expected initial ({self.initial}) or more",
         )
         _require(self.multiplier >= 1, f"multiplier {self.multiplier}: expected 1 or more")
-        _require(
-            self.attempts is None or self.attempts >= 0,
-            f"attempts {self.attempts}: expected 0 or more, or None",
-        )
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :meth:`RestartStrategy.delay`."""
@@ -109,13 +104,12 @@ class ExponentialDelay:
 class FailureRate:
     """Restarts while at most ``failures`` failures fall ``within`` a span."""
 
-    failures: int = 3
+    failures: Count = 3
     within: PositiveSpan = timedelta(minutes=5)
     pause: Span = timedelta(seconds=10)
 
     def __post_init__(self) -> None:
-        _require(self.failures >= 1, f"failures {self.failures}: expected 1 or more")
-        take_spans(self)
+        take_fields(self)
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :meth:`RestartStrategy.delay`."""
@@ -127,6 +121,9 @@ class FailureRate:
 def _require(holds: bool, problem: str) -> None:  # noqa: FBT001
     if not holds:
         raise ConfigurationError(f"Restart strategy: {problem}.")
+
+
+_STRATEGIES = "a restart strategy, such as FixedDelay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +150,13 @@ class CheckpointPolicy:
     min_pause: Span = timedelta(0)
     timeout: PositiveSpan | None = None
     num_retained: int | None = None
-    restart: RestartStrategy | None = None
+    restart: Annotated[RestartStrategy, Having(what=_STRATEGIES, name="delay")] | None = None
 
     def __post_init__(self) -> None:
-        take_spans(self)
-        kept = self.num_retained
-        if kept is not None and (not isinstance(kept, int) or kept < 2):
+        take_fields(self)
+        if self.num_retained is not None and self.num_retained < 2:
             raise ConfigurationError(
-                f"num_retained {kept!r}: expected a number, 2 or more. Spark goes on from the "
+                f"num_retained {self.num_retained}: expected 2 or more. Spark goes on from the "
                 "batch before the one in flight."
             )
 

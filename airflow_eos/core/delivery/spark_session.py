@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
 def classic_session(df: DataFrame) -> SparkSession:
     """Return the session; refuse one whose ``foreachBatch`` would not run in this process."""
-    if not df.isStreaming:
-        raise ConfigurationError("The DataFrame is not streaming: read it with spark.readStream.")
+    if not getattr(df, "isStreaming", False):
+        raise ConfigurationError(
+            "This is no DataFrame that is streaming: read it with spark.readStream."
+        )
     spark = df.sparkSession
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
@@ -100,7 +103,7 @@ def stateful(df: DataFrame) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def absolute(spark: SparkSession, location: str) -> str:
+def absolute(spark: SparkSession, location: str | os.PathLike[str]) -> str:
     """Return the checkpoint's absolute location, the same for Spark and for our own store."""
     location = text_of(location)
     found = located(location)

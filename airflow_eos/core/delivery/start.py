@@ -10,8 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from airflow_eos.core.arguments import (
+    GUARANTEES,
+    Having,
+    Instance,
+    Place,
+    Settings,
+    Word,
+    checked,
+)
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.core.checkpoint.drain import Beginning, request_to
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
@@ -53,18 +62,23 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.decision import Guarantee
 
 
+_GROUP = Having(what="a ConsumerGroup", name="connected")
+_SINK = Having(what="a sink, such as KafkaSink, or a list of outputs", name="bound", several=True)
+
+
+@checked
 def start_exactly_once(
     df: DataFrame | OwnSource,
-    sink: Sink | Sequence[Output],
+    sink: Annotated[Sink | Sequence[Output], _SINK],
     *,
-    checkpoint_location: str,
+    checkpoint_location: Place,
     trigger: Mapping[str, Any] | None = None,
     output_mode: str = "append",
     query_name: str | None = None,
-    guarantee: Guarantee = "exactly_once",
-    storage_options: Mapping[str, str] | None = None,
-    policy: CheckpointPolicy | None = None,
-    consumer_group: OffsetCommitTarget | None = None,
+    guarantee: Annotated[Guarantee, Word(words=GUARANTEES)] = "exactly_once",
+    storage_options: Annotated[Mapping[str, str], Settings()] | None = None,
+    policy: Annotated[CheckpointPolicy, Instance(kind="CheckpointPolicy")] | None = None,
+    consumer_group: Annotated[OffsetCommitTarget, _GROUP] | None = None,
     standby: bool = False,
     reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:

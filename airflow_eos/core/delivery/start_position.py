@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from airflow_eos.core.arguments import Word, take_fields
 from airflow_eos.errors import ConfigurationError
 
 __all__ = ["StartPosition"]
@@ -27,6 +28,16 @@ def _is_offset(given: object) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63
 
 
+def _has_zone(given: object) -> bool:
+    return isinstance(given, datetime) and given.tzinfo is not None
+
+
+def _are_offsets(given: object) -> bool:
+    if not isinstance(given, Mapping) or not given:
+        return False
+    return all(map(_is_offset, (*given, *given.values())))
+
+
 @dataclass(frozen=True, slots=True)
 class StartPosition:
     """A start position; make it with :meth:`earliest`, :meth:`latest`, :meth:`at`, :meth:`offsets`.
@@ -37,9 +48,15 @@ class StartPosition:
         by_partition: the offset of the first row, for every partition there is.
     """
 
-    name: str = ""
+    name: Annotated[str, Word(words=("", "earliest", "latest"))] = ""
     timestamp_ms: int | None = None
     by_partition: Mapping[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        take_fields(self)
+        numbers = self.by_partition
+        if numbers is not None and not _are_offsets(numbers):
+            raise ConfigurationError(f"start {numbers}: {_EXPECTED}.")
 
     @classmethod
     def earliest(cls) -> StartPosition:
@@ -60,8 +77,8 @@ class StartPosition:
         Raises:
             ConfigurationError: the moment has no zone.
         """
-        if moment.tzinfo is None:
-            raise ConfigurationError(f"start {moment.isoformat()}: no zone; {_EXPECTED}.")
+        if not _has_zone(moment):
+            raise ConfigurationError(f"start {moment}: no moment with a zone; {_EXPECTED}.")
         return cls(timestamp_ms=round(moment.timestamp() * 1000))
 
     @classmethod
@@ -71,10 +88,7 @@ class StartPosition:
         Raises:
             ConfigurationError: no partition is given, or a number is none that Kafka has.
         """
-        numbers: tuple[object, ...] = (*by_partition, *by_partition.values())
-        if not numbers or not all(map(_is_offset, numbers)):
-            raise ConfigurationError(f"start {dict(by_partition)}: {_EXPECTED}.")
-        return cls(by_partition=dict(by_partition))
+        return cls(by_partition=by_partition or {})
 
     @classmethod
     def parsed(cls, text: str) -> StartPosition:
@@ -93,7 +107,7 @@ class StartPosition:
                     raise ValueError  # noqa: TRY301 - one message for all that is wrong
                 return cls.offsets(offsets)
             return cls.at(datetime.fromisoformat(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"start {text!r}: {_EXPECTED}.") from error
 
     def source_options(self, topic: str) -> dict[str, str]:

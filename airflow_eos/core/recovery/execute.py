@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from airflow_eos.core.arguments import Place
 from airflow_eos.core.checkpoint import history
 from airflow_eos.core.checkpoint.cuts import CutWriter
 from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
@@ -436,7 +437,7 @@ NOBODYS = "unclaimed"
 
 
 def plan_recovery(
-    checkpoint: str,
+    checkpoint: Place,
     kafka: Any = None,
     *,
     reach: Mapping[str, Any] | None = None,
@@ -466,7 +467,7 @@ def plan_recovery(
 
 
 def execute_recovery(
-    plan: Plan | str,
+    plan: Plan | Place,
     kafka: Any = None,
     *,
     reach: Mapping[str, Any] | None = None,

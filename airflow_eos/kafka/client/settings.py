@@ -27,6 +27,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_eos.core.arguments import Settings
 from airflow_eos.core.log import Log
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client.messages import AbstractTokenProvider
@@ -559,7 +560,8 @@ class KafkaSettings:
             ConfigurationError: no ``bootstrap.servers``, or a protocol, mechanism or credential
                 that cannot work. No message shows a secret.
         """
-        known = {_ALIASES.get(k, k): v for k, v in config.items() if v is not None}
+        given = Settings().of("kafka_config", config)
+        known = {_ALIASES.get(k, k): v for k, v in given.items() if v is not None}
         servers = known.get("bootstrap.servers")
         if isinstance(servers, (list, tuple)):
             servers = ",".join(str(server) for server in servers)

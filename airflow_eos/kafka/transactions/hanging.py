@@ -55,6 +55,7 @@ from airflow_eos.kafka.transactions.listing import (
     HangingTransaction,
     committed_by_coordinators,
     held_by_coordinators,
+    known_as_aborted,
     not_ended_yet,
     open_in_partitions,
     require_all_told,
@@ -318,6 +319,30 @@ def require_ended_everywhere(
                 f"all markers within {deadline}: readers are held up there. Check that all brokers "
                 "run, then ask again: that changes nothing twice."
             )
+
+
+def end_what_a_timeout_left(
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+) -> None:
+    """Write the abort markers that are missing of transactions whose coordinator has aborted them.
+
+    A timeout ends a transaction while a partition of it is away, and its marker is left out there:
+    readers stand still, and the log calls it open for good.
+
+    Raises:
+        KafkaError, KafkaUnavailableError: as :func:`require_committed_everywhere`.
+    """
+    if not transactions:
+        return
+    deadline = Deadline(deadline_s)
+    written = {each.identity: {at.tp for at in each.written} for each in transactions}
+    aborted = known_as_aborted(wire, written, deadline_s=deadline.remaining)
+    require_ended_everywhere(
+        wire,
+        {each: written[each] for each in aborted},
+        commit=False,
+        deadline_s=deadline.remaining,
+    )
 
 
 def require_nothing_older(wire: ConnectionPool, prepared: Sequence[PreparedTransaction]) -> None:

@@ -36,9 +36,10 @@ from airflow_eos.kafka.transactions.identity import (
 FIRST_ROUND_S = 2.0
 """How long to wait for all brokers in the first round; twice as long in each further round."""
 EMPTY, ONGOING, COMMITTED = "Empty", "Ongoing", "CompleteCommit"
+ABORTED = "CompleteAbort"
 """Transaction states of ``org.apache.kafka.clients.admin.TransactionState``."""
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
-ENDED = frozenset({COMMITTED, "CompleteAbort"})
+ENDED = frozenset({COMMITTED, ABORTED})
 _FINAL_STATES = ENDED | {EMPTY, "Dead"}
 """The final states of a transaction; any other state, also a later broker's, is not final."""
 _IDS_PER_DESCRIBE = 500
@@ -59,6 +60,28 @@ def not_ended_yet(
         for state in described(wire, ids, Deadline(deadline_s))
         if state.transaction_state not in _FINAL_STATES
         and (state.transaction_state != ONGOING or open_transaction(state).identity in identities)
+    )
+
+
+def known_as_aborted(
+    wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+) -> frozenset[TransactionIdentity]:
+    """Return the transactions whose producer's newest one has ended with an abort.
+
+    That may be a later one: an id is taken again only when what became of the former is known.
+
+    Raises:
+        TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
+    """
+    ids = {each.transactional_id for each in identities}
+    states = described(wire, ids, Deadline(deadline_s))
+    aborted = {
+        (state.transactional_id, state.producer_id)
+        for state in states
+        if state.transaction_state == ABORTED
+    }
+    return frozenset(
+        each for each in identities if (each.transactional_id, each.producer_id) in aborted
     )
 
 

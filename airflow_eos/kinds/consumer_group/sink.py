@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.core.checkpoint import read_state
 from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.pipeline import pipeline_of
@@ -67,6 +68,7 @@ class ConsumerGroup:
     def __post_init__(self) -> None:
         check_servers(self.bootstrap_servers)
         check_group(self.group_id)
+        take_fields(self)
 
     @property
     def settings(self) -> KafkaSettings:
@@ -119,13 +121,13 @@ class ConsumerGroup:
         return GroupProgress(participant, store, resume=self.resume)
 
 
-def check_group(group: str) -> str:
+def check_group(group: object) -> str:
     """Return ``group`` if a user may give this name.
 
     Raises:
         ConfigurationError: it is empty, too long, not printable, or a name of this package.
     """
-    if not group or len(group) > 200 or not group.isprintable():
+    if not isinstance(group, str) or not group or len(group) > 200 or not group.isprintable():
         raise ConfigurationError(
             f"consumer group {group!r}: expected 1 to 200 printable characters."
         )

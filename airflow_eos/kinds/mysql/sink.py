@@ -17,7 +17,7 @@ import numpy as np
 from pymysql import MySQLError
 from pymysql.constants import ER
 
-from airflow_eos.core.arguments import Span, take_spans
+from airflow_eos.core.arguments import Span, take_fields
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -488,7 +488,7 @@ class MySqlSink(TableSink):
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        take_spans(self)
+        take_fields(self)
         check_name(self.name)
         name_of(self.prefix, self.name, called="prefix")
         parts_of(self.url)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import Error, errors, sql
 
-from airflow_eos.core.arguments import Span, take_spans
+from airflow_eos.core.arguments import Count, Span, take_fields
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
@@ -641,7 +641,7 @@ class PostgresSink(TableSink):
     table: str
     gid_prefix: str
     two_phase: bool = True
-    tasks: int | None = None
+    tasks: Count | None = None
     lock_timeout: Span = timedelta(seconds=30)
     answer_within: Span = timedelta(seconds=30)
     schema: str = DEFAULT_SCHEMA
@@ -650,12 +650,10 @@ class PostgresSink(TableSink):
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        take_spans(self)
+        take_fields(self)
         check_name(self.name)
         name_of(self.gid_prefix, self.name)
         checked_dsn(self.dsn)
-        if self.tasks is not None and self.tasks < 1:
-            raise ConfigurationError(f"tasks {self.tasks}: expected at least 1.")
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""

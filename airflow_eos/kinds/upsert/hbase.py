@@ -41,6 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy
 from airflow_eos.kinds.sql.columns import refuse_cells, refuse_times, refused
@@ -656,6 +657,7 @@ class HBaseUpsert:
     target: str
 
     def __post_init__(self) -> None:
+        take_fields(self)
         if _TARGET.fullmatch(self.target) is None:
             raise ConfigurationError(
                 f"target {self.target!r}: expected a table and a column family of it, such as "

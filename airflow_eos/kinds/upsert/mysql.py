@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.columns import (
     VERSION,
@@ -384,6 +385,9 @@ class MySqlUpsert:
     url: str = field(repr=False)
     table: str
     limits: Limits | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        take_fields(self)
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns that the table lacks, or could refuse once they are decided.

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.sql.columns import (
     VERSION,
@@ -455,6 +456,7 @@ class PostgresUpsert:
     indexes: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        take_fields(self)
         parts = self.table.split(".")
         if len(parts) > 2 or not all(parts):
             raise ConfigurationError(f"table {self.table!r}: expected a name, or schema.name.")

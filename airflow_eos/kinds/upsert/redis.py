@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.core.log import Log
 from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
@@ -320,6 +321,7 @@ class RedisUpsert:
     prefix: str
 
     def __post_init__(self) -> None:
+        take_fields(self)
         refuse_options(self.url)
         ours = self.prefix.startswith(_META) or _META.startswith(self.prefix)
         if ours or not self.prefix.isprintable():

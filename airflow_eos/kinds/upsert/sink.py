@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
+from airflow_eos.core.arguments import Having, take_fields
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
@@ -57,6 +58,9 @@ class UpsertTarget(TargetSpec, Protocol):
         """Refuse values that could never be written, before they are decided (DeliveryError)."""
 
 
+_TARGETS = "a target, such as PostgresUpsert"
+
+
 @dataclass(frozen=True)
 class UpsertSink:
     """The upsert sink: target, key and settings.
@@ -73,7 +77,7 @@ class UpsertSink:
         store: the checkpoint; see :meth:`bound`.
     """
 
-    target: UpsertTarget
+    target: Annotated[UpsertTarget, Having(what=_TARGETS, name="refuse_rows")]
     key: Sequence[str]
     deleted: str | None = None
     staged: bool = True
@@ -81,8 +85,9 @@ class UpsertSink:
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
-        if isinstance(self.key, str) or not self.key or len(set(self.key)) != len(self.key):
+        if not self.key or len(set(self.key)) != len(self.key):
             raise ConfigurationError(
                 f"key {self.key!r}: expected a list of columns, each once, such as ['id']."
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.arguments import take_fields
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
 from airflow_eos.core.delivery.task import own_columns
@@ -56,6 +57,7 @@ class WriteAheadSink:
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
         check_deliver(self.deliver)
 

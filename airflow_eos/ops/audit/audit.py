@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from airflow_eos.core.arguments import Place, Topics, checked
 from airflow_eos.core.checkpoint.backend import DECISIONS, SPENT, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.layout import batch_folders
@@ -418,16 +419,17 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(self) | said), indent=2)
 
 
+@checked
 def audit(
     kafka: Mapping[str, object] | KafkaSettings,
-    input_topic: str | Sequence[str],
+    input_topic: Topics,
     output_topic: str,
     *,
     id_expression: str = "value.id",
     order_by: str = "key",
     dead_letter_topic: str | None = None,
     dead_letter_id: str | None = None,
-    checkpoint: str | None = None,
+    checkpoint: Place | None = None,
     storage_options: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> AuditReport:

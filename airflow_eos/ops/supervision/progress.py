@@ -34,7 +34,13 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
-from airflow_eos.ops.blocked import Blocked, BlockedPartition, find_blocked, next_step
+from airflow_eos.ops.blocked import (
+    MARKER_MISSING,
+    Blocked,
+    BlockedPartition,
+    find_blocked,
+    next_step,
+)
 from airflow_eos.ops.tables import duration
 
 log = Log(__name__)
@@ -305,7 +311,9 @@ def held_up_sentence(each: BlockedPartition) -> str:
 def ends_by(each: BlockedPartition) -> str:
     """Return what ends the transaction that holds the readers of a partition up."""
     left = duration(each.ends_in_ms)
-    return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
+    said = _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
+    # Its coordinator has ended it: no need to wait until it is older than any other can become.
+    return f"{said} --older-than 0" if each.state == MARKER_MISSING else said
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.sink import open_writer
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.transactions.hanging import find_hanging
+from airflow_eos.kafka.transactions.hanging import end_what_a_timeout_left, find_hanging
 from airflow_eos.kafka.transactions.identity import (
     PreparedTransaction,
     as_work,
@@ -262,6 +262,58 @@ def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_it
     assert set(participant.commit([last]).values()) == {Outcome.COMMITTED}
     assert stable(settings, topic)
     assert visible(read, brokers, topic) == list(range(2 * ROWS, 3 * ROWS))
+
+
+@pytest.mark.parametrize(
+    "timeout_ms",
+    [
+        pytest.param(LONG_MS, id="by one that died"),
+        pytest.param(SHORT_MS, id="by timeout", marks=pytest.mark.proof),
+    ],
+)
+@pytest.mark.parametrize("where", ["in its first partition", "in another one"])
+def test_a_promise_that_was_aborted_without_a_marker_is_replayed_and_holds_no_reader_up(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    participant: KafkaParticipant,
+    read: Callable[..., Any],
+    timeout_ms: int,
+    where: str,
+) -> None:
+    """In its first partition the log calls it open for good: no start came past it."""
+    if timeout_ms == SHORT_MS:
+        with ConnectionPool(settings) as wire:
+            until(lambda: not not_ended_yet(wire, [prepared.identity]))
+    else:
+        end(settings, prepared, commit=False)
+    leaderless()
+    assert not stable(settings, topic)
+    with ConnectionPool(settings) as wire:
+        [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
+    is_first = where == "in its first partition"
+    written = sorted(prepared.written, key=lambda at: (at.partition == left.partition) != is_first)
+    promised = as_work(msgspec.structs.replace(prepared, written=tuple(written)), "sink")
+    assert set(participant.commit([promised]).values()) == {Outcome.ABORTED}
+    assert stable(settings, topic)
+    last = as_work(write(settings, topic, ROWS), "sink")
+    participant.require_decidable([last])
+    assert set(participant.commit([last]).values()) == {Outcome.COMMITTED}
+    assert visible(read, brokers, topic) == list(range(ROWS, 2 * ROWS))
+
+
+def test_what_its_coordinator_has_committed_gets_no_abort_marker(
+    settings: KafkaSettings, topic: str, prepared: PreparedTransaction, leaderless: Any
+) -> None:
+    end(settings, prepared, commit=True)
+    leaderless()
+    with ConnectionPool(settings) as wire:
+        until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
+        end_what_a_timeout_left(wire, [prepared])
+        [left] = find_hanging(wire, {topic}, older_than_ms=0)
+    assert left.committed
 
 
 def test_what_others_have_open_in_the_partition_is_in_nobodys_way(

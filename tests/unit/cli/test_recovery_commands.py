@@ -512,6 +512,23 @@ def test_a_hand_over_ends_at_once_where_both_drivers_are_killed(tmp_path: Path):
     assert "nobody stands by: driver app-2" in said
 
 
+@pytest.mark.parametrize("command", ["drain", "handover"])
+def test_who_stops_waiting_is_told_that_the_request_stands(tmp_path: Path, monkeypatch, command):
+    """Ctrl-C ends the wait: the driver that was asked stops all the same."""
+    store = CheckpointStore.open(tmp_path)
+    beat(store, "waiting", term=take_term(store, taken_by="x").term.number)
+    monkeypatch.setattr(records, "living_standbys", lambda _: (standby(),))
+
+    def pressed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    clock_of(monkeypatch, "airflow_eos.cli.recovery", sleep=pressed)
+    result = CliRunner().invoke(app, [command, str(tmp_path), "--wait", "300"])
+    assert result.exit_code == 130
+    assert "The request stands" in result.stderr
+    assert standing_request(store) is not None
+
+
 def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):
     store = CheckpointStore.open(tmp_path)
     term = take_term(store, taken_by="x").term.number

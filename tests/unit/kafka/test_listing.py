@@ -396,6 +396,22 @@ def test_one_whose_markers_are_being_written_is_not_its_writers_to_end(brokers: 
     assert "leader" in ends_by(found)
 
 
+def test_one_whose_marker_was_left_out_is_ended_however_young_it_is(brokers: Brokers) -> None:
+    """``hanging`` alone says that nothing hangs until it is older than the longest timeout."""
+    brokers.states = [
+        SimpleNamespace(
+            producer_id=7,
+            transactional_id="etl-eos-0-0",
+            transaction_state="CompleteAbort",
+            transaction_start_time_ms=NOW_MS,
+            transaction_timeout_ms=60_000,
+            topics=[],
+        )
+    ]
+    [found] = find_blocked(brokers.wire, {"t"}).partitions
+    assert ends_by(found) == "hanging t --older-than 0"
+
+
 @pytest.mark.parametrize("refusal", [KafkaError("denied"), KafkaUnavailableError("silent")])
 def test_what_coordinators_do_not_tell_hides_nothing_of_what_leaders_have_told(
     brokers: Brokers, refusal: KafkaError

@@ -23,7 +23,7 @@ SINKS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", SINKS)
 def test_an_unknown_compression_is_refused_before_a_driver_is_stopped_for_it(kind: str) -> None:
     """It was found by the first task: behind the term, which stops the driver that runs."""
-    with pytest.raises(ConfigurationError, match=r"compression 'lz5'.*zstd"):
+    with pytest.raises(ConfigurationError, match=r"compression.'lz5'.*zstd"):
         SINKS[kind]("lz5")
 
 

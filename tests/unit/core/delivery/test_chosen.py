@@ -287,7 +287,7 @@ def test_an_option_of_another_type_is_named(given, message):
         ({**TABLE, "lock_timeout": "soon"}, DSN, "lock_timeout='soon'"),
         (TABLE, f"nonsense {PASSWORD}", "cannot be read"),
         (TOPIC, "far:9092", "librdkafka configuration"),
-        ({**TABLE, "tasks": 0}, DSN, "tasks 0: expected at least 1"),
+        ({**TABLE, "tasks": 0}, DSN, "tasks=0: expected an integer from 1"),
     ],
 )
 def test_what_a_sink_refuses_is_said_of_its_output(given, how, message):

@@ -397,14 +397,14 @@ def test_a_fixed_delay_gives_up_after_its_attempts(runs, attempts):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FixedDelay(-1), "attempts -1"),
+        (lambda: FixedDelay(-1), "attempts=-1"),
         (lambda: FixedDelay(pause=-A_SECOND), "pause"),
         (lambda: ExponentialDelay(timedelta(0)), "initial"),
         (lambda: ExponentialDelay(MINUTE, A_SECOND), "maximum 0:00:01: expected initial"),
         (lambda: ExponentialDelay(multiplier=0.5), "multiplier 0.5"),
         (lambda: ExponentialDelay(reset_after=timedelta(0)), "reset_after"),
-        (lambda: ExponentialDelay(attempts=-1), "attempts -1"),
-        (lambda: FailureRate(0), "failures 0"),
+        (lambda: ExponentialDelay(attempts=-1), "attempts=-1"),
+        (lambda: FailureRate(0), "failures=0"),
         (lambda: FailureRate(within=timedelta(0)), "within"),
         (lambda: FailureRate(pause=-A_SECOND), "pause"),
     ],
