@@ -101,8 +101,7 @@ MOST_BYTES = 256 * 1024 * 1024
 _times = [8]
 """How many times its size a compressed batch is given, 32 once one needed more than eight.
 
-Not 32 at once: what it does not use is address space that glibc cannot give to others meanwhile, so
-that it returns whole heaps to the kernel, whose pages are zeroed again for the next batches.
+With 32 at once a worker took 2 to 15 percent more CPU, in the kernel: larger buffers, more faults.
 """
 _MOST_TIMES = 32
 
