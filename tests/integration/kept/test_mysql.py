@@ -276,13 +276,15 @@ def test_a_table_that_fits_is_taken(server, base):
 def test_a_number_that_mysql_cannot_hold_is_refused_before_it_is_decided():
     rows = pa.RecordBatch.from_pydict({"id": ["a", "b"], "value": [None, float("nan")]})
     with pytest.raises(DeliveryError, match="column value is NaN"):
-        MySqlUpsert("", "t").refuse_rows(rows, ("id",))
+        MySqlUpsert("mysql://h", "t").refuse_rows(rows, ("id",))
 
 
 def test_a_batch_of_nothing_but_nulls_is_taken():
     nothing = (pa.float64(), pa.date32(), pa.timestamp("us", "UTC"), pa.string(), pa.binary())
     rows = {str(each): pa.array([None], each) for each in nothing}
-    MySqlUpsert("", "t").refuse_rows(pa.RecordBatch.from_pydict({"id": ["a"], **rows}), ("id",))
+    MySqlUpsert("mysql://h", "t").refuse_rows(
+        pa.RecordBatch.from_pydict({"id": ["a"], **rows}), ("id",)
+    )
 
 
 DAY_10000, YEAR_10000 = 2932897, 253402300800_000_000
@@ -304,7 +306,7 @@ def times(kind: pa.DataType, *numbers: int) -> pa.RecordBatch:
 def test_a_time_that_mysql_cannot_hold_is_refused_before_it_is_decided(
     kind: pa.DataType, first: int, last: int
 ):
-    target = MySqlUpsert("", "t")
+    target = MySqlUpsert("mysql://h", "t")
     for beyond in (first - 1, last + 1):
         with pytest.raises(DeliveryError, match=r"column at is before the year 1000 or after 9999"):
             target.refuse_rows(times(kind, first, beyond), ("id",))
@@ -336,7 +338,7 @@ def no_text() -> pa.Array:
 def test_bytes_that_are_no_text_are_refused_before_they_are_decided():
     rows = pa.RecordBatch.from_arrays([pa.array(["a"]), no_text()], names=["id", "value"])
     with pytest.raises(DeliveryError, match=r"column value is not UTF-8.*binary"):
-        MySqlUpsert("", "t").refuse_rows(rows, ("id",))
+        MySqlUpsert("mysql://h", "t").refuse_rows(rows, ("id",))
 
 
 LONGER = [

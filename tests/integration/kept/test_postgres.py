@@ -337,7 +337,7 @@ def test_a_table_that_fits_is_taken(server, base):
 def test_a_text_that_postgres_cannot_hold_is_refused_before_it_is_decided():
     rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": ["x\0y"]})
     with pytest.raises(DeliveryError, match="column value holds the character NUL"):
-        PostgresUpsert("", "t").refuse_rows(rows, ("id",))
+        PostgresUpsert("dbname=d", "t").refuse_rows(rows, ("id",))
 
 
 def test_bytes_that_are_no_text_are_refused_before_they_are_decided():
@@ -346,7 +346,7 @@ def test_bytes_that_are_no_text_are_refused_before_they_are_decided():
     value = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
     rows = pa.RecordBatch.from_arrays([pa.array(["a"]), value], names=["id", "value"])
     with pytest.raises(DeliveryError, match=r"column value is not UTF-8"):
-        PostgresUpsert("", "t").refuse_rows(rows, ("id",))
+        PostgresUpsert("dbname=d", "t").refuse_rows(rows, ("id",))
 
 
 TIMES = [
@@ -373,8 +373,8 @@ def test_a_time_beyond_the_years_of_sql_is_refused_before_it_is_decided(
 
     for beyond in (first - 1, last + 1):
         with pytest.raises(DeliveryError, match="column at is before the year 1 or after 9999"):
-            PostgresUpsert("", "t").refuse_rows(times(first, beyond), ("id",))
-    PostgresUpsert("", "t").refuse_rows(times(first, last), ("id",))
+            PostgresUpsert("dbname=d", "t").refuse_rows(times(first, beyond), ("id",))
+    PostgresUpsert("dbname=d", "t").refuse_rows(times(first, last), ("id",))
     base.execute(f"CREATE TABLE t (id text PRIMARY KEY, at {column}, eos_version text)")
     target = claimed(PostgresUpsert(server.dsn, "t"))
     target.apply(pa.table(times(first, last)), RowSchema(("id",)), "c", "0")
@@ -390,8 +390,8 @@ def test_a_key_too_long_for_an_index_is_refused_before_it_is_decided(base):
     """As PostgreSQL refuses what it cannot compress to a third of a page."""
     rows = pa.RecordBatch.from_pydict({"id": ["x" * 1500], "part": ["é" * 600], "v": ["x" * 9999]})
     with pytest.raises(DeliveryError, match=r"key \(id, part\).*longer than 2600 bytes"):
-        PostgresUpsert("", "t").refuse_rows(rows, ("id", "part"))
-    PostgresUpsert("", "t").refuse_rows(rows, ("id",))
+        PostgresUpsert("dbname=d", "t").refuse_rows(rows, ("id", "part"))
+    PostgresUpsert("dbname=d", "t").refuse_rows(rows, ("id",))
 
 
 def test_a_value_too_long_for_any_index_of_the_table_is_refused_before_it_is_decided(server, base):
