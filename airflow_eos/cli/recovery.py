@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -579,8 +579,8 @@ def drain(
         return _said(beat, dead)
 
     late = f"Asked to drain; the driver has not stopped within {wait:g} s"
-    with _request_stands("the driver stops once its batch has ended"):
-        said, stopped = _until_told(look, wait, (late, False))
+    then = "the driver stops once its batch has ended"
+    said, stopped = _until_told(look, wait, (late, False), then)
     answer = {"request": request, "stopped": stopped}
     tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
@@ -630,38 +630,33 @@ def handover(
         return None
 
     late = f"Asked; no other driver has taken over within {wait:g} s"
-    with _request_stands("the driver hands over once one that stands by is ready"):
-        said, driven = _until_told(look, wait, (late, None))
+    then = "the driver hands over once one that stands by is ready"
+    said, driven = _until_told(look, wait, (late, None), then)
     tell({"request": request, "term": driven}, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(1 if driven is None else 0)
 
 
 def _until_told(
-    look: Callable[[], tuple[str, T] | None], wait: float, late: tuple[str, T]
+    look: Callable[[], tuple[str, T] | None], wait: float, late: tuple[str, T], then: str
 ) -> tuple[str, T]:
     """Look until there is an answer; return it, or ``late`` and why the last look told nothing.
 
-    A look that fails says nothing of the driver: it hears the request all the same.
+    A look that fails says nothing of the driver: it hears the request all the same, and ``then``
+    is what it does. So it is where Ctrl-C ends the wait.
     """
     deadline = time.monotonic() + wait
-    while True:
-        why = ""
-        try:
-            if (found := look()) is not None:
-                return found
-        except CheckpointError as error:
-            why = f", as far as can be seen ({error}). The request stands: look again with "
-            why += "`airflow-eos status CHECKPOINT`"
-        if time.monotonic() >= deadline:
-            return late[0] + why, late[1]
-        time.sleep(_LOOK_S)
-
-
-@contextmanager
-def _request_stands(then: str) -> Iterator[None]:
-    """Say to whom presses Ctrl-C that this ends the wait alone."""
     try:
-        yield
+        while True:
+            why = ""
+            try:
+                if (found := look()) is not None:
+                    return found
+            except CheckpointError as error:
+                why = f", as far as can be seen ({error}). The request stands: look again with "
+                why += "`airflow-eos status CHECKPOINT`"
+            if time.monotonic() >= deadline:
+                return late[0] + why, late[1]
+            time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         typer.echo(f"airflow-eos: No longer waiting. The request stands: {then}.", err=True)
         raise

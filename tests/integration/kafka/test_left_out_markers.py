@@ -142,6 +142,27 @@ def end(settings: KafkaSettings, prepared: PreparedTransaction, *, commit: bool)
     assert ended[prepared.identity].name == "DONE"
 
 
+aborted = pytest.mark.parametrize(
+    "timeout_ms",
+    [
+        pytest.param(LONG_MS, id="by one that died"),
+        pytest.param(SHORT_MS, id="by timeout", marks=pytest.mark.proof),
+    ],
+)
+
+
+def abort_unmarked(
+    settings: KafkaSettings, prepared: PreparedTransaction, leaderless: Callable[[], None]
+) -> None:
+    """Abort it, or wait for its timeout, while a partition of it cannot take the marker."""
+    if prepared.timeout_ms == SHORT_MS:
+        with ConnectionPool(settings) as wire:
+            until(lambda: not not_ended_yet(wire, [prepared.identity]))
+    else:
+        end(settings, prepared, commit=False)
+    leaderless()
+
+
 @pytest.mark.proof
 def test_kafka_says_done_and_readers_never_get_past_it(
     settings: KafkaSettings, topic: str, prepared: PreparedTransaction, leaderless: Any
@@ -229,13 +250,7 @@ def test_what_was_aborted_does_not_come_with_the_next_transaction_of_its_produce
     assert not twice if ours else twice
 
 
-@pytest.mark.parametrize(
-    "timeout_ms",
-    [
-        pytest.param(LONG_MS, id="by one that died"),
-        pytest.param(SHORT_MS, id="by timeout", marks=pytest.mark.proof),
-    ],
-)
+@aborted
 def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_its_producer(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,
@@ -244,15 +259,9 @@ def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_it
     leaderless: Any,
     participant: KafkaParticipant,
     read: Callable[..., Any],
-    timeout_ms: int,
 ) -> None:
     """And goes with it where it is aborted: the batch after it is delivered, once."""
-    if timeout_ms == SHORT_MS:
-        with ConnectionPool(settings) as wire:
-            until(lambda: not not_ended_yet(wire, [prepared.identity]))
-    else:
-        end(settings, prepared, commit=False)
-    leaderless()
+    abort_unmarked(settings, prepared, leaderless)
     later = as_work(write(settings, topic, ROWS), "sink")
     with pytest.raises(DeliveryError, match="without its marker"):
         participant.require_decidable([later])
@@ -264,13 +273,7 @@ def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_it
     assert visible(read, brokers, topic) == list(range(2 * ROWS, 3 * ROWS))
 
 
-@pytest.mark.parametrize(
-    "timeout_ms",
-    [
-        pytest.param(LONG_MS, id="by one that died"),
-        pytest.param(SHORT_MS, id="by timeout", marks=pytest.mark.proof),
-    ],
-)
+@aborted
 @pytest.mark.parametrize("where", ["in its first partition", "in another one"])
 def test_a_promise_that_was_aborted_without_a_marker_is_replayed_and_holds_no_reader_up(
     settings: KafkaSettings,
@@ -280,16 +283,10 @@ def test_a_promise_that_was_aborted_without_a_marker_is_replayed_and_holds_no_re
     leaderless: Any,
     participant: KafkaParticipant,
     read: Callable[..., Any],
-    timeout_ms: int,
     where: str,
 ) -> None:
     """In its first partition the log calls it open for good: no start came past it."""
-    if timeout_ms == SHORT_MS:
-        with ConnectionPool(settings) as wire:
-            until(lambda: not not_ended_yet(wire, [prepared.identity]))
-    else:
-        end(settings, prepared, commit=False)
-    leaderless()
+    abort_unmarked(settings, prepared, leaderless)
     assert not stable(settings, topic)
     with ConnectionPool(settings) as wire:
         [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
