@@ -500,7 +500,7 @@ class MySqlSink(TableSink):
     def connect(self, interval: timedelta) -> MySqlParticipant:
         """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
-        with closed_on_error(self._session()) as session:
+        with closed_on_error(self.session()) as session:
             instance_id = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
             self.keeping(self._tables).ensure_instance_id()
@@ -518,9 +518,17 @@ class MySqlSink(TableSink):
         """See :attr:`TableSink.place`."""
         return printable(self.url)
 
+    def session(self) -> MySqlConnection:
+        """See :meth:`TableSink.session`."""
+        return MySqlConnection(
+            self.url,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+
     def check_types(self, types: dict[str, str]) -> None:
         """See :meth:`TableSink.check_types`."""
-        with closing(self._session()) as session:
+        with closing(self.session()) as session:
             found = session.run("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
@@ -540,13 +548,6 @@ class MySqlSink(TableSink):
     @property
     def _tables(self) -> KeysOfName:
         return KeysOfName(name_of(self.prefix, self.name, called="prefix"))
-
-    def _session(self) -> MySqlConnection:
-        return MySqlConnection(
-            self.url,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
 
     def _require(self, connection: Connection) -> None:
         require_table(connection, self.table)

@@ -173,15 +173,14 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _OLDEST = 120_000
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
-# lock_timeout: a statement of the pipeline must not wait for ever. For the identifier and the
-# timeline see History.
-_PREPARED = """
-SELECT pg_is_in_recovery(), current_database(),
-       (SELECT system_identifier::text FROM pg_control_system()),
-       CASE WHEN pg_is_in_recovery() THEN 0
-            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
-       set_config('lock_timeout', %s, false)
+HISTORY = """
+(SELECT system_identifier::text FROM pg_control_system()) || '/' || current_database(),
+CASE WHEN pg_is_in_recovery() THEN 0
+     ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
 """
+"""The columns of a :class:`History`."""
+# lock_timeout: a statement of the pipeline must not wait for ever.
+_PREPARED = f"SELECT pg_is_in_recovery(), set_config('lock_timeout', %s, false), {HISTORY}"
 
 
 class History(NamedTuple):
@@ -249,7 +248,7 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
         connection.read_only = False
         connection.execute(OF_SESSION)
         found = connection.execute(_PREPARED, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
-        standby, database, system, timeline, *_ = found.fetchone() or ()
+        standby, _, *history = found.fetchone() or ()
         version = connection.info.server_version
         if version < _OLDEST:
             raise ConfigurationError(
@@ -262,7 +261,7 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
                 "the primary, or add target_session_attrs=primary to the connection.",
                 FAILOVER,
             )
-    return connection, History(f"{system}/{database}", timeline)
+    return connection, History(*history)
 
 
 def _connection(dsn: str, timeout_s: float) -> Connection:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from psycopg import Error, errors, sql
+from psycopg import errors, sql
 
 from airflow_eos.core.arguments import Count, Span, take_fields
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -39,13 +39,13 @@ from airflow_eos.kinds.postgres.participant import (
     require_kept,
 )
 from airflow_eos.kinds.postgres.session import (
+    HISTORY,
     UNPREPARED,
     Connection,
     History,
     PostgresConnection,
     cannot_prepare,
     checked_dsn,
-    connected,
     meaning,
     printable,
 )
@@ -60,7 +60,14 @@ from airflow_eos.kinds.sql.participant import (
     warn_of_refusals,
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
-from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink, not_for_batches
+from airflow_eos.kinds.sql.sink import (
+    KEEPING_MODULES,
+    KeptOfTask,
+    TableSink,
+    leave,
+    not_for_batches,
+    session_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -391,7 +398,7 @@ class CsvOfTask(KeptOfTask):
 
     def generation(self, connection: Connection) -> int:
         """See :meth:`KeptOfTask.generation`."""
-        return generation_at(connection, self._tables)[1]
+        return begun_at(connection, self._tables)[1]
 
     def trial(self, connection: Connection, stream: bytes) -> None:
         """See :meth:`KeptOfTask.trial`."""
@@ -406,17 +413,21 @@ class CsvOfTask(KeptOfTask):
 
 
 # Coalesced: without a row of the name this is another database, where the driver decides nothing.
-_NOW = """
+_NOW = f"""
 SELECT (extract(epoch FROM now()) * 1000)::bigint,
-       coalesce((SELECT generation FROM {names} WHERE name = %s), 0)
-"""
+       coalesce((SELECT generation FROM {{names}} WHERE name = %s), 0), {HISTORY}
+"""  # noqa: S608 - ours
 
 
-def generation_at(connection: Connection, tables: PostgresTableNames) -> tuple[int, int]:
-    """Return when the transaction began (server's clock, ms), and the name's generation."""
-    found = connection.execute(tables.statement(_NOW), [tables.name]).fetchone()
-    opened_at_ms, generation = found or (0, 0)
-    return int(opened_at_ms), int(generation)
+def begun_at(connection: Connection, tables: PostgresTableNames) -> tuple[int, int, History]:
+    """Return when the transaction began (server's clock, ms), the name's generation, the server.
+
+    Of this transaction: a pooler may have another server behind it than for the last one.
+    """
+    [(opened_at_ms, generation, *history)] = connection.execute(
+        tables.statement(_NOW), [tables.name]
+    )
+    return int(opened_at_ms), int(generation), History(*history)
 
 
 def copy_into(table: str, names: list[str]) -> sql.Composed:
@@ -430,7 +441,7 @@ def copy_into(table: str, names: list[str]) -> sql.Composed:
 class TransactionOfTask:
     """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: writes by COPY, in one transaction.
 
-    A connection is opened for the first rows.
+    The connection is what an earlier task of the worker has left, or is made for the first rows.
 
     Args:
         sink: the sink to write to.
@@ -453,9 +464,9 @@ class TransactionOfTask:
         self._tables = tables
         self._key = tables.new_key(task, task_attempt)
         self._transactional = transactional
+        self._session = session_of(sink)
         self._connection: Any = None
         self._rows = 0
-        self._history = History("", 0)
         self._limits = Limits({}, {}, 0)
         self._cursor: Any = None
         self._copying: Any = None
@@ -473,55 +484,50 @@ class TransactionOfTask:
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """End the COPY and leave the transaction prepared for the decision."""
         if self._connection is None:
+            leave(self._sink, self._session)
             return None
         with self._meaning("ending the copy"):
             self._copying.__exit__(None, None, None)
         if self._cursor.rowcount != self._rows:
             raise took_other(self._rows, self._cursor.rowcount, self._sink.table)
         with self._meaning("preparing the transaction"):
-            work = self._leave(fingerprint)
-        self._connection.close()
+            work = self._ended(fingerprint)
+        leave(self._sink, self._session)
         return work
 
     def abort(self) -> None:
         """Remove the rows, as far as possible; also prepared ones, since a reply may be lost."""
         if self._connection is None:
             return
-        with suppress(Error, EosError):
-            self._connection.close()
+        self._session.close()
         if self._transactional:
             # Where this fails, recovery or the next batch finds the work.
-            with suppress(Error, EosError), closing(self._connected()) as again:
-                end_prepared(again, "ROLLBACK", self._key)
-
-    def _connected(self) -> Connection:
-        connection, self._history = connected(
-            self._sink.dsn,
-            lock_timeout_s=self._sink.lock_timeout.total_seconds(),
-            timeout_s=self._sink.answer_within.total_seconds(),
-        )
-        return connection
+            with suppress(EosError), closing(self._session) as again:
+                again.once("rolling back", lambda c: end_prepared(c, "ROLLBACK", self._key))
 
     def _begin(self, names: list[str]) -> None:
-        self._connection = self._connected()
-        # Set again: a pooler may have applied the session's setting to another connection.
-        limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
-        self._connection.execute(
-            sql.SQL(
-                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; {}"
-            ).format(limit, sql.SQL(OF_TRANSACTION))
-        )
-        self._limits = limits_of(columns_of(self._connection, self._sink.quoted_table))
+        self._connection = self._session.run("beginning", self._begun)
         self._cursor = self._connection.cursor()
         self._copying = self._cursor.copy(copy_into(self._sink.quoted_table, names))
         self._copy = self._copying.__enter__()
 
-    def _leave(self, fingerprint: str) -> PreparedWork | None:
+    def _begun(self, connection: Connection) -> Connection:
+        # Set again: a pooler may have applied the session's setting to another connection.
+        limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
+        connection.execute(
+            sql.SQL(
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; {}"
+            ).format(limit, sql.SQL(OF_TRANSACTION))
+        )
+        self._limits = limits_of(columns_of(connection, self._sink.quoted_table))
+        return connection
+
+    def _ended(self, fingerprint: str) -> PreparedWork | None:
         """Prepare the transaction, so that the work can be decided; or commit it."""
         if not self._transactional:
             self._connection.execute("COMMIT")
             return None
-        opened_at_ms, generation = generation_at(self._connection, self._tables)
+        opened_at_ms, generation, history = begun_at(self._connection, self._tables)
         self._connection.execute(
             self._tables.statement(
                 "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
@@ -543,7 +549,7 @@ class TransactionOfTask:
             timeout_ms=None,
             detail={
                 "form": PREPARED,
-                **self._history._asdict(),
+                **history._asdict(),
                 GENERATION: generation,
                 WRITTEN_TABLE: self._sink.quoted_table,
             },
@@ -666,7 +672,7 @@ class PostgresSink(TableSink):
         """See :meth:`Sink.connect`; no interval is refused, since prepared work does not expire."""
         del interval
         target = self.quoted_table  # before anything is made
-        with closed_on_error(self._session()) as session:
+        with closed_on_error(self.session()) as session:
             instance_id = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
             if not self.two_phase:
@@ -685,6 +691,14 @@ class PostgresSink(TableSink):
         """See :attr:`TableSink.place`."""
         return printable(self.dsn)
 
+    def session(self) -> PostgresConnection:
+        """See :meth:`TableSink.session`."""
+        return PostgresConnection(
+            self.dsn,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+
     def check_types(self, types: dict[str, str]) -> None:
         """See :meth:`TableSink.check_types`."""
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
@@ -693,7 +707,7 @@ class PostgresSink(TableSink):
     def opened(self, task: int, task_attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if transactional and not self.two_phase:
-            return self.stamped(CsvOfTask(self, self._session(), self._tables, task, task_attempt))
+            return self.stamped(CsvOfTask(self, self._tables, task, task_attempt))
         return self.stamped(
             TransactionOfTask(self, self._tables, task, task_attempt, transactional=transactional)
         )
@@ -736,15 +750,8 @@ class PostgresSink(TableSink):
         if by := may_refuse(connection, self.quoted_table):
             warn_of_refusals(self.quoted_table, by)
 
-    def _session(self) -> PostgresConnection:
-        return PostgresConnection(
-            self.dsn,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
-
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(self._session()) as session:
+        with closing(self.session()) as session:
             return session.run(doing, look)
 
 

@@ -745,12 +745,18 @@ class DatabaseConnection(ABC):
             StoreError: no answer within the time; what the server did is not known.
             ConfigurationError: a right, a table or a setting is missing.
         """
-
-        def once() -> T:
-            with self._meaning(doing):
-                return act(self._open())
-
+        once = partial(self.once, doing, act)
         return answered(once, again=self.close, timeout_s=self._timeout_s)
+
+    def once(self, doing: str, act: Callable[[Any], T]) -> T:
+        """Call ``act`` as :meth:`run` does, and repeat nothing.
+
+        Raises:
+            StoreError: as above; :class:`LostError` where the connection is lost.
+            ConfigurationError: as above.
+        """
+        with self._meaning(doing):
+            return act(self._open())
 
     def close(self) -> None:
         """Close the connection; work that waits in the database stays."""

@@ -33,6 +33,22 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.delivery.port import TaskWriter
 
+# The connection of each sink that the last task of this worker has left. Spark keeps a worker for a
+# minute after its last task; to connect costs a small batch more than to write its rows.
+_left: dict[TableSink, Any] = {}
+
+
+def session_of(sink: TableSink) -> Any:
+    """Return the connection that a former task has left, or a new one; no other task has it."""
+    return _left.pop(sink, None) or sink.session()
+
+
+def leave(sink: TableSink, session: Any) -> None:
+    """Leave a connection, with no transaction on it, to the next task of this worker."""
+    if _left.setdefault(sink, session) is not session:
+        session.close()
+
+
 KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
 
 
@@ -61,6 +77,10 @@ class TableSink:
     @abstractmethod
     def address(self) -> str:
         """The address of the database, without secrets."""
+
+    @abstractmethod
+    def session(self) -> Any:
+        """Return a new connection to the database, which is made when it is first used."""
 
     @abstractmethod
     def check_types(self, types: dict[str, str]) -> None:
@@ -161,7 +181,6 @@ class KeptOfTask(ABC):
 
     Args:
         sink: the sink to write to.
-        session: the connection to its database; closed with this writer.
         tables: the keys of the name that the work goes under.
         task: the number of the task in the batch.
         task_attempt: the task's attempt.
@@ -169,9 +188,9 @@ class KeptOfTask(ABC):
 
     kind: ClassVar[str]
 
-    def __init__(self, sink: Any, session: Any, tables: Any, task: int, task_attempt: int) -> None:
+    def __init__(self, sink: Any, tables: Any, task: int, task_attempt: int) -> None:
         self._sink = sink
-        self._session = session
+        self._session = session_of(sink)
         self._tables = tables
         self._kept: KeptStatements = sink.keeping(tables)
         self._key: str = tables.new_key(task, task_attempt)
@@ -221,7 +240,7 @@ class KeptOfTask(ABC):
         generation = self._session.run("asking for the generation", self.generation)
         self._session.run("trying the rows in their table", lambda c: self.trial(c, stream))
         detail = self.detail()
-        self._session.close()
+        leave(self._sink, self._session)
         require_disk(self._kept.store)
         self._kept.keep(self._key, stream)
         failpoint("task-kept")
