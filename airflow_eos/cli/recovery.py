@@ -135,7 +135,7 @@ def recover(
     Running it twice, or in two places at once, does no more than once. Exit status: 0 done or
     nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
     """
-    from airflow_eos.ops.plan_tables import report_view
+    from airflow_eos.ops.plan_tables import awaits_a_start, report_view
     from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
@@ -171,6 +171,8 @@ def recover(
         typer.echo(report.to_json())
     else:
         show(report_view(report))
+        if report.complete and given.in_flight is not None and not given.alive:
+            show(awaits_a_start(given.in_flight))
     if not report.complete:
         raise typer.Exit(NEEDS_PERSON)
 

@@ -16,7 +16,14 @@ from typing import Any, Literal, NamedTuple
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.core.checkpoint.heartbeat import Heartbeat
 from airflow_eos.core.checkpoint.liveness import signs_of_life
-from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.core.checkpoint.locations import (
+    HDFS,
+    KEPT,
+    LOCAL,
+    is_temporary,
+    located,
+    way_out_of_temporary,
+)
 from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
 from airflow_eos.core.checkpoint.progress import CheckpointState
 from airflow_eos.core.checkpoint.repartition import require_finished
@@ -82,8 +89,8 @@ def folder(location: str, *, begun: bool) -> Line:
     """Report whether the checkpoint folder outlives this machine's next boot."""
     if not is_temporary(location):
         return Line("folder", "ok", "no temporary one")
-    move = "drain, move the checkpoint, then `airflow-eos disown PREFIX --moved`" if begun else MOVE
-    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, move)
+    way_out = way_out_of_temporary(begun=begun)
+    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, way_out)
 
 
 def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:

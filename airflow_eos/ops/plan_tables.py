@@ -39,6 +39,8 @@ def plan_view(plan: Plan) -> RenderableType:
             parts.append(Text(seal_sentence(plan.seal)))
     elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
+        if plan.in_flight is not None and not plan.alive:
+            parts.append(Text(awaits_a_start(plan.in_flight)))
     parts += [plain(f"DAMAGED: {each}", style="yellow") for each in plan.mends]
     alarming = "bold red" if plan.steps else ""  # beside nothing to do, a driver that lives is well
     parts += [plain(f"ALIVE: {sign}", style=alarming) for sign in plan.alive]
@@ -60,6 +62,11 @@ def report_view(report: Report) -> RenderableType:
         detail = f" ({each.detail})" if each.detail else ""
         steps.add_row(*_cells(each.step), plain(each.result.value + detail))
     return Group(plain(head, style="bold"), steps, *mended)
+
+
+def awaits_a_start(batch_id: int) -> str:
+    """Say what ends a batch that is in flight when no driver lives and nothing is open."""
+    return f"Batch {batch_id} ends when the app is started again."
 
 
 def headline(plan: Plan) -> str:

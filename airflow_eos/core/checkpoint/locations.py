@@ -546,10 +546,16 @@ def located(location: str | os.PathLike[str]) -> Location:
 
 
 KEPT = "a folder that outlives a restart of the machine"
-MOVE = (
-    "give another checkpointLocation before the first start: without its checkpoint a pipeline "
-    "reads its input from the beginning, and delivers its rows again"
-)
+
+
+def way_out_of_temporary(*, begun: bool) -> str:
+    """Say how to leave a temporary folder: a pipeline that has ``begun`` keeps its checkpoint."""
+    if begun:
+        return "drain, move the checkpoint, then `airflow-eos disown PREFIX --moved`"
+    return (
+        "give another checkpointLocation before the first start: without its checkpoint a pipeline "
+        "reads its input from the beginning, and delivers its rows again"
+    )
 
 
 def is_temporary(location: str) -> bool:

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.locations import (
     HDFS,
     KEPT,
     LOCAL,
-    MOVE,
     is_temporary,
     located,
     text_of,
+    way_out_of_temporary,
 )
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
 from airflow_eos.core.checkpoint.store import RaceResult, content_of, sentence_of
@@ -169,7 +170,8 @@ _PACKAGES = ("checkpointing.", "")
 def warn_where_it_is_lost(store: CheckpointStore) -> None:
     """Log a warning where the checkpoint is on a temporary folder."""
     if is_temporary(store.location):
-        log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=MOVE)
+        hint = way_out_of_temporary(begun=newest_planned(store) is not None)
+        log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=hint)
 
 
 def warn_where_two_can_plan(

@@ -107,6 +107,16 @@ def test_a_checkpoint_on_a_temporary_folder_is_warned_of_by_doctor_and_start(tmp
     ]
 
 
+def test_a_start_that_goes_on_in_a_temporary_folder_is_told_to_move_it_not_to_begin_elsewhere(
+    tmp_path,
+):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1\n")
+    with capture_logs() as said:
+        warn_where_it_is_lost(CheckpointStore.open(tmp_path))
+    assert [each["hint"] for each in said] == [folder(str(tmp_path), begun=True).next]
+
+
 def test_a_link_to_a_temporary_folder_is_one_and_a_bucket_is_none(tmp_path):
     assert is_temporary("/dev/shm/q")
     assert is_temporary(str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_eos.cli.audit import audit_view
@@ -381,6 +382,15 @@ def test_plan_as_a_table_at_100_columns():
 
 def test_nothing_to_do_is_said():
     assert "Nothing to do" in as_text(plan_view(make_plan(facts())))
+
+
+def test_a_dead_app_whose_batch_is_in_flight_is_to_be_started_though_nothing_is_open():
+    ends = "when the app is started again"
+    plan = msgspec.structs.replace(make_plan(facts()), in_flight=7)
+    assert f"Batch 7 ends {ends}" in as_text(plan_view(plan))
+    assert ends not in as_text(plan_view(msgspec.structs.replace(plan, in_flight=None)))
+    alive = msgspec.structs.replace(plan, alive=("driver app-1 gave a heartbeat",))
+    assert ends not in as_text(plan_view(alive))
 
 
 def test_what_comes_from_a_topic_is_neither_markup_nor_a_terminal_command():
