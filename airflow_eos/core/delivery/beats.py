@@ -223,11 +223,12 @@ class Handover:
     def step(self, term: int | None, now: float) -> Literal["wait", "hand over", "take back"]:
         """Return whether a standby of this term can go on: it is ready, or lives and takes long."""
         # One that has died says for ever what it said last.
-        there = [each.standby for each in self._standbys.look(self._store) if each.lives]
-        live = [each for each in there if each.behind == term]
+        seen = [e for e in self._standbys.look(self._store) if e.standby.behind == term]
+        live = [each.standby for each in seen if each.lives]
         able = [each for each in live if not each.reason]
         waits_s = _REFUSED_WITHIN_S if live and not able else _READY_WITHIN_S
-        is_over = now - self._began_at >= waits_s
+        have_left = bool(seen) and all(each.has_left for each in seen)
+        is_over = have_left or now - self._began_at >= waits_s
         if is_over and not able:
             self.refused = live
             return "take back"

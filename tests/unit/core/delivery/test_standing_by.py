@@ -62,6 +62,7 @@ from airflow_eos.core.checkpoint.terms import Tenure
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.delivery import standby as waits
 from airflow_eos.core.delivery import workers
+from airflow_eos.core.delivery.beats import Handover
 from airflow_eos.core.delivery.standby import (
     MadeReady,
     StandingBy,
@@ -683,6 +684,18 @@ def test_handed_over_it_says_so_once_the_other_drives(world):
     clear_drain(world.store, term=2, submission=None)  # as the next driver does
     assert standing_request(world.store) is None
     assert request_to(world.store, "s1").requested_by == BY_STANDBY
+
+
+def test_a_driver_whose_standby_was_killed_takes_the_hand_over_back_at_once(world):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        said = standby(behind=1, pid=process.pid, process=process_mark(process.pid))
+        write_standby(world.store, said)
+        handover = Handover(world.store)
+        now = time.monotonic()
+        assert handover.step(1, now) == "wait", "it lives, and is not ready yet"
+        process.kill()
+        process.wait()
+        assert handover.step(1, now) == "take back"
 
 
 def test_one_that_stands_by_behind_another_driver_is_handed_nothing(world):
