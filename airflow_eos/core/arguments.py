@@ -355,15 +355,38 @@ class Texts(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Columns(ArgumentType):
+    """A list of names of columns, each once. ``none``: an empty one, too; ``alone``: a text is one.
+
+    The names are taken as they are, and kept as a tuple.
+    """
+
+    none: bool = False
+    alone: bool = False
+
+    def _converted(self, name: str, value: object) -> tuple[str, ...]:
+        given = [value] if self.alone and isinstance(value, str) else value
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise self.refusal(name, value)
+        texts = [each for each in given if isinstance(each, str) and each]
+        if len(set(texts)) != len(given) or not (texts or self.none):
+            raise self.refusal(name, value)
+        return tuple(texts)
+
+    def _expected(self) -> str:
+        return "a list of columns, each once, such as ['id']"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Texted(ArgumentType):
     """A mapping of names to texts; numbers and flags (YAML, native rendering) stay as they are."""
 
     def _converted(self, name: str, value: object) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise self.refusal(name, value)
+            raise self.stranger(name, value)
         for key, each in value.items():
             if not isinstance(key, str) or not isinstance(each, str | int | float):
-                raise self.refusal(f"{name}[{key!r}]", each)
+                raise self.stranger(f"{name}[{key!r}]", each)
         return dict(value)
 
     def _expected(self) -> str:
@@ -398,6 +421,8 @@ PositiveDuration = Annotated[timedelta | float | str, TimeSpan(positive=True)]
 Place = Annotated[str | os.PathLike[str], Verbatim(place=True)]
 Topics = Annotated[str | Sequence[str], Text(several=True)]
 Count = Annotated[int, Number(least=1)]
+Seconds = Annotated[float, Number(whole=False, above=True)]
+Key = Annotated[Sequence[str], Columns()]
 GuaranteeName = Annotated[str, Word(words=GUARANTEES)]
 Span = Annotated[timedelta, TimeSpan()]
 PositiveSpan = Annotated[timedelta, TimeSpan(positive=True)]
@@ -484,7 +509,7 @@ def taken(made: Callable[..., Any], given: Mapping[str, object]) -> dict[str, An
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
     types = arguments_of(made)
-    return {name: types[name].of(name, value) for name, value in given.items()}
+    return {name: types[name].of(name, value) for name, value in given.items() if name in types}
 
 
 def checked(made: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -499,8 +524,10 @@ def checked(made: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-def take_fields(instance: object) -> None:
-    """Convert a frozen dataclass's fields to what they mean, in place.
+def take_fields(
+    instance: object, put: Callable[[Any, str, Any], None] = object.__setattr__
+) -> None:
+    """Convert a frozen dataclass's fields to what they mean, in place; ``put`` sets one.
 
     No template renders them: a text is taken as it is.
 
@@ -510,7 +537,7 @@ def take_fields(instance: object) -> None:
     for name, argument in arguments_of(type(instance)).items():
         if argument.type == Text():
             argument = argument._replace(type=Verbatim())
-        object.__setattr__(instance, name, argument.of(name, getattr(instance, name)))
+        put(instance, name, argument.of(name, getattr(instance, name)))
 
 
 def spelled(span: timedelta) -> str:

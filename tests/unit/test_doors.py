@@ -21,13 +21,18 @@ from airflow_eos.errors import EosError
 from airflow_eos.sinks import (
     CheckpointPolicy,
     ConsumerGroup,
+    DeltaSink,
     ExponentialDelay,
     FailureRate,
+    FileSink,
     FixedDelay,
     HBaseUpsert,
+    IcebergSink,
     KafkaSink,
+    LakeUpsert,
     MySqlSink,
     MySqlUpsert,
+    NewTable,
     Output,
     PostgresSink,
     PostgresUpsert,
@@ -54,6 +59,11 @@ MADE: dict[Callable[..., Any], dict[str, Any]] = {
     PostgresUpsert: {"dsn": "host=h dbname=d", "table": "t"},
     RedisUpsert: {"url": "redis://h:1/0", "prefix": "a:"},
     UpsertSink: {"target": POSTGRES, "key": ["id"]},
+    FileSink: {"folder": "/f"},
+    DeltaSink: {"table_uri": "/t", "application_id": "a"},
+    IcebergSink: {"identifier": "a.b", "catalog": {}, "application_id": "a"},
+    LakeUpsert: {"key": ["id"]},
+    NewTable: {"columns": "id BIGINT"},
     WriteAheadSink: {"deliver": "a.b:c"},
     Output: {"name": "a", "sink": KAFKA},
     CheckpointPolicy: {},
@@ -63,7 +73,7 @@ MADE: dict[Callable[..., Any], dict[str, Any]] = {
     StartPosition: {},
     ArrowKafkaSource: {"bootstrap_servers": "h:1", "topics": "t"},
 }
-OURS = {"store", "limits", "indexes", "transformations", "reach"}
+OURS = {"store", "limits", "indexes", "transformations", "reach", "metadata", "partitions"}
 """Set by a method of ours, or handed on to a user's function as it is."""
 NUMBERS = re.compile(r"\b(int|Count|float|Span|PositiveSpan|Topics)\b")
 
@@ -75,7 +85,9 @@ def is_taken(value: object, annotation: str) -> bool:
         return annotation.endswith("None")
     if value == 5:
         return NUMBERS.search(annotation) is not None and not is_mapping
-    return (value == {} and annotation == "Mapping[str, Any]") or (
+    if value == []:
+        return "Columns(none" in annotation or annotation == "tuple[str, ...]"
+    return (value == {} and is_mapping) or (
         value == "" and annotation.startswith('Annotated[str, Word(words=(""')
     )
 
@@ -85,7 +97,7 @@ def cases() -> Iterator[Any]:
         for name, each in inspect.signature(made).parameters.items():
             for value in WRONG if name not in OURS else ():
                 shown = "object()" if value is OBJECT else repr(value)
-                taken = is_taken(value, each.annotation.replace("'", '"'))
+                taken = is_taken(value, str(made.__annotations__.get(name, each.annotation)).replace("'", '"'))
                 said = f"{made.__name__}({name}={shown})"
                 yield pytest.param(made, {**given, name: value}, taken, id=said)
 

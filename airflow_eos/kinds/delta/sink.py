@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
+from airflow_eos.core.arguments import Instance, Place, take_fields
 from airflow_eos.core.checkpoint.hdfs import modules_for
-from airflow_eos.core.checkpoint.locations import printable, require_outside, text_of
+from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
@@ -38,11 +39,11 @@ from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import files_of
 from airflow_eos.kinds.lake.task import (
+    Compression,
     ParquetOfTask,
     TaskFileSpec,
     application_of,
     check_application,
-    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -80,36 +81,29 @@ class DeltaSink:
         partitions: the columns that the table is partitioned by, once the sink is bound.
     """
 
-    table_uri: str
+    table_uri: Place
     application_id: str = field(kw_only=True)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
-    compression: str = "zstd"
+    compression: Compression | None = "zstd"
     name: str = DEFAULT_PARTICIPANT
     schema_evolution: Literal["none", "add"] = "none"
-    create: NewTable | None = field(default=None, hash=False)
+    create: Annotated[NewTable, Instance(kind="NewTable")] | None = field(default=None, hash=False)
     distribute: Literal["none", "hash"] = "none"
-    upsert: LakeUpsert | None = None
+    upsert: Annotated[LakeUpsert, Instance(kind="LakeUpsert")] | None = None
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     partitions: DeltaPartitions | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: VACUUM
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
         check_application(self.application_id)
-        object.__setattr__(self, "table_uri", text_of(self.table_uri))
-        check_compression(self.compression)
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
                 "the same for the driver and all executors, or a URL of a bucket or of HDFS."
             )
-        if self.schema_evolution not in ("none", "add"):
-            raise ConfigurationError(
-                f"schema_evolution {self.schema_evolution!r}: expected none or add."
-            )
-        if self.distribute not in ("none", "hash"):
-            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         self.folder.options  # noqa: B018 - refuses an option, as the next line a scheme, too
         table_files(self.table_uri, self.storage_options)
 

@@ -10,13 +10,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 from urllib.parse import unquote
 
 import msgspec
 
+from airflow_eos.core.arguments import Columns, Place, take_fields
 from airflow_eos.core.checkpoint.hdfs import modules_for
-from airflow_eos.core.checkpoint.locations import as_local_path, require_outside, text_of
+from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
 from airflow_eos.core.delivery.port import bound_store
@@ -72,10 +73,8 @@ def checked_compression(form: str, compression: str | None) -> str:
     """Return the compression of files: ``compression``, or the default of the format.
 
     Raises:
-        ConfigurationError: there is no such format, or it has no such compression.
+        ConfigurationError: the format has no such compression.
     """
-    if form not in _KNOWN:
-        raise ConfigurationError(f"format {form!r}: expected {' or '.join(_KNOWN)}.")
     chosen = compression or _DEFAULT[form]
     if chosen not in _KNOWN[form]:
         raise ConfigurationError(
@@ -372,27 +371,20 @@ class FileSink:
         store: the checkpoint; see :meth:`bound`.
     """
 
-    folder: str
+    folder: Place
     format: Format = "parquet"
-    partition_by: Sequence[str] = ()
+    partition_by: Annotated[Sequence[str], Columns(none=True, alone=True)] = ()
     compression: str | None = None
     name: str = DEFAULT_PARTICIPANT
     publish: Literal["listing", "manifest"] = "listing"
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
-        object.__setattr__(self, "folder", text_of(self.folder))
         checked_compression(self.format, self.compression)
-        if self.publish not in ("listing", "manifest"):
-            raise ConfigurationError(f"publish {self.publish!r}: expected listing or manifest.")
-        given: Any = self.partition_by
-        several = isinstance(given, Iterable) and not isinstance(given, str)
-        object.__setattr__(self, "partition_by", tuple(given) if several else (given,))
-        if not all(isinstance(name, str) for name in self.partition_by):
-            raise ConfigurationError(f"partition_by {given!r}: expected names of columns.")
-        hidden = [name for name in self.partition_by if not name or name[0] in "_."]
+        hidden = [name for name in self.partition_by if name[0] in "_."]
         if hidden or len({name.lower() for name in self.partition_by}) != len(self.partition_by):
             raise ConfigurationError(
                 f"partition_by {list(self.partition_by)}: expected each column once, and none that "
@@ -657,7 +649,7 @@ class FileOptions(SinkOptions, frozen=True):
     def sink(self, name: str, app: AppFacts, how: Any) -> FileSink:
         """See :meth:`SinkOptions.sink`."""
         del app
-        options = how.get("storage_options", {}) if isinstance(how, Mapping) else {}
+        options = how.get("storage_options") if isinstance(how, Mapping) else None
         return FileSink(name=name, storage_options=options, **self.given())
 
 

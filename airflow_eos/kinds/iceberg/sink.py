@@ -10,8 +10,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from airflow_eos.core.arguments import Instance, take_fields
 from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -47,11 +48,11 @@ from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
+    Compression,
     ParquetOfTask,
     TaskFileSpec,
     application_of,
     check_application,
-    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -108,34 +109,28 @@ class IcebergSink:
     """
 
     identifier: str
-    catalog: Mapping[str, str] = field(repr=False, hash=False)
+    catalog: Mapping[str, Any] = field(repr=False, hash=False)
     application_id: str = field(kw_only=True)
     catalog_name: str = "default"
-    compression: str = "zstd"
+    compression: Compression | None = "zstd"
     schema_evolution: Literal["none", "add"] = "none"
-    create: NewTable | None = field(default=None, hash=False)
+    create: Annotated[NewTable, Instance(kind="NewTable")] | None = field(default=None, hash=False)
     branch: str = MAIN
     distribute: Literal["none", "hash"] = "none"
-    upsert: LakeUpsert | None = None
+    upsert: Annotated[LakeUpsert, Instance(kind="LakeUpsert")] | None = None
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     vended: bool = field(default=False, repr=False, compare=False)
     metadata: TableMetadata | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py: remove_orphan_files
 
     def __post_init__(self) -> None:
+        take_fields(self)
         check_name(self.name)
         check_application(self.application_id)
-        check_compression(self.compression)
-        if self.schema_evolution not in ("none", "add"):
-            raise ConfigurationError(
-                f"schema_evolution {self.schema_evolution!r}: expected none or add."
-            )
-        if self.distribute not in ("none", "hash"):
-            raise ConfigurationError(f"distribute {self.distribute!r}: expected none or hash.")
         if not all(self.identifier.split(".")) or "." not in self.identifier:
             raise ConfigurationError(
                 f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+
+from airflow_eos.core.arguments import take_fields
 
 
 class NewTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,4 +21,7 @@ class NewTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     columns: str
     partition_by: tuple[str, ...] = ()
-    properties: dict[str, str] = {}
+    properties: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        take_fields(self, msgspec.structs.force_setattr)

@@ -8,8 +8,9 @@ import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from airflow_eos.core.arguments import Word
 from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork, is_formed
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.options import AppFacts
 
 _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+Compression = Annotated[str, Word(words=("none", "snappy", "gzip", "brotli", "lz4", "zstd"))]
+"""Of Parquet files; None is none."""
 
 
 def check_application(application_id: str) -> None:
@@ -46,17 +48,6 @@ def check_application(application_id: str) -> None:
         raise ConfigurationError(
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
-        )
-
-
-def check_compression(compression: str | None) -> None:
-    """Refuse what no Parquet file is compressed with, before a task does (ConfigurationError).
-
-    As Parquet's writer: None is none, and capitals do not matter.
-    """
-    if str(compression or "none").lower() not in _COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression {compression!r}: expected {', '.join(_COMPRESSIONS)}."
         )
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_eos.core.arguments import Key, take_fields
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.key_columns import require_key_columns
@@ -40,17 +41,13 @@ class LakeUpsert:
         deleted: a boolean column: true deletes the key. The table need not have it.
     """
 
-    key: Sequence[str]
+    key: Key
     deleted: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, str) or not self.key or len(set(self.key)) != len(self.key):
-            raise ConfigurationError(
-                f"key {self.key!r}: expected a list of columns, each once, such as ['id']."
-            )
+        take_fields(self)
         if self.deleted in self.key:
             raise ConfigurationError(f"deleted {self.deleted!r} is a column of the key.")
-        object.__setattr__(self, "key", tuple(self.key))
 
     @classmethod
     def of(cls, files: Sequence[DataFile]) -> LakeUpsert | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from airflow_eos.core.arguments import Having, take_fields
+from airflow_eos.core.arguments import Having, Key, take_fields
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.port import bound_store
@@ -78,7 +78,7 @@ class UpsertSink:
     """
 
     target: Annotated[UpsertTarget, Having(what=_TARGETS, name="refuse_rows")]
-    key: Sequence[str]
+    key: Key
     deleted: str | None = None
     staged: bool = True
     name: str = DEFAULT_PARTICIPANT
@@ -87,13 +87,8 @@ class UpsertSink:
     def __post_init__(self) -> None:
         take_fields(self)
         check_name(self.name)
-        if not self.key or len(set(self.key)) != len(self.key):
-            raise ConfigurationError(
-                f"key {self.key!r}: expected a list of columns, each once, such as ['id']."
-            )
         if self.deleted in self.key:
             raise ConfigurationError(f"deleted {self.deleted!r} is a column of the key.")
-        object.__setattr__(self, "key", tuple(self.key))
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
