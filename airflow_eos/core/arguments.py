@@ -61,6 +61,8 @@ _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _NEVER_ENDS = timedelta(days=36_500)
 _SHOWN = 100
 _DIGITS, _LARGEST = 18, 10**18
+_CREDENTIALS = ("storage_options", "catalog")
+"""Arguments that hold a password where a user gives one."""
 _NOTHING = "None"
 """The text that a template makes of None where it is not rendered natively."""
 
@@ -92,7 +94,7 @@ class ArgumentType(ABC):
         What a template made of options with a password in them is named by its type alone.
         """
         more, shown = f": {why}" if why else "", f"{value!r}"
-        if is_secret(f"{name}={shown}"):
+        if is_secret(f"{name}={shown}") or name.startswith(_CREDENTIALS):
             shown = f"{type(value)}, not shown"
         said = f"{name}={shown[:_SHOWN]}: expected {self._expected()}{more}"
         return ConfigurationError(said if said.endswith("?") else f"{said}.")
@@ -383,10 +385,10 @@ class Texted(ArgumentType):
 
     def _converted(self, name: str, value: object) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise self.stranger(name, value)
+            raise self.refusal(name, value)
         for key, each in value.items():
             if not isinstance(key, str) or not isinstance(each, str | int | float):
-                raise self.stranger(f"{name}[{key!r}]", each)
+                raise self.refusal(f"{name}[{key!r}]", each)
         return dict(value)
 
     def _expected(self) -> str:
@@ -419,9 +421,10 @@ Duration = Annotated[timedelta | float | str, TimeSpan()]
 PositiveDuration = Annotated[timedelta | float | str, TimeSpan(positive=True)]
 """A duration as it may be given."""
 Place = Annotated[str | os.PathLike[str], Verbatim(place=True)]
+PlaceName = Annotated[str, Verbatim(place=True)]
+"""A :data:`Place` that is text once it was checked."""
 Topics = Annotated[str | Sequence[str], Text(several=True)]
 Count = Annotated[int, Number(least=1)]
-Seconds = Annotated[float, Number(whole=False, above=True)]
 Key = Annotated[Sequence[str], Columns()]
 GuaranteeName = Annotated[str, Word(words=GUARANTEES)]
 Span = Annotated[timedelta, TimeSpan()]
@@ -509,7 +512,7 @@ def taken(made: Callable[..., Any], given: Mapping[str, object]) -> dict[str, An
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
     types = arguments_of(made)
-    return {name: types[name].of(name, value) for name, value in given.items() if name in types}
+    return {name: types[name].of(name, value) for name, value in given.items()}
 
 
 def checked(made: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -480,8 +480,14 @@ NO_COLUMNS: Any = 1
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: FileSink("/rows", partition_by=NO_COLUMN), r"partition_by \[1\]: expected names"),
-        (lambda: FileSink("/rows", partition_by=NO_COLUMNS), "partition_by 1: expected names"),
+        (
+            lambda: FileSink("/rows", partition_by=NO_COLUMN),
+            r"partition_by=\[1\]: expected a list of columns",
+        ),
+        (
+            lambda: FileSink("/rows", partition_by=NO_COLUMNS),
+            "partition_by=1: expected a list of columns",
+        ),
     ],
     ids=["a number", "no sequence"],
 )

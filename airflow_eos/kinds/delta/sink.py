@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from airflow_eos.core.arguments import Instance, Place, take_fields
+from airflow_eos.core.arguments import Instance, PlaceName, take_fields
 from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import printable, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -39,11 +39,11 @@ from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import files_of
 from airflow_eos.kinds.lake.task import (
-    Compression,
     ParquetOfTask,
     TaskFileSpec,
     application_of,
     check_application,
+    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -81,10 +81,10 @@ class DeltaSink:
         partitions: the columns that the table is partitioned by, once the sink is bound.
     """
 
-    table_uri: Place
+    table_uri: PlaceName
     application_id: str = field(kw_only=True)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
-    compression: Compression | None = "zstd"
+    compression: str | None = "zstd"
     name: str = DEFAULT_PARTICIPANT
     schema_evolution: Literal["none", "add"] = "none"
     create: Annotated[NewTable, Instance(kind="NewTable")] | None = field(default=None, hash=False)
@@ -99,6 +99,7 @@ class DeltaSink:
         take_fields(self)
         check_name(self.name)
         check_application(self.application_id)
+        check_compression(self.compression)
         if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
                 f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "

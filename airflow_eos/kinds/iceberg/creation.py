@@ -65,7 +65,7 @@ def create(catalog: Catalog, identifier: str, new: NewTable) -> None:
             catalog.create_namespace_if_not_exists(tuple(namespace[:depth]))
         with (
             catalog.create_table_transaction(
-                identifier, columns, properties=new.properties
+                identifier, columns, properties=dict(new.properties)
             ) as table,
             table.update_spec() as spec,
         ):

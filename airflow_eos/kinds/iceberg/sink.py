@@ -48,11 +48,11 @@ from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
-    Compression,
     ParquetOfTask,
     TaskFileSpec,
     application_of,
     check_application,
+    check_compression,
     read_files,
 )
 from airflow_eos.kinds.lake.upsert import LakeUpsert, waiting
@@ -112,7 +112,7 @@ class IcebergSink:
     catalog: Mapping[str, Any] = field(repr=False, hash=False)
     application_id: str = field(kw_only=True)
     catalog_name: str = "default"
-    compression: Compression | None = "zstd"
+    compression: str | None = "zstd"
     schema_evolution: Literal["none", "add"] = "none"
     create: Annotated[NewTable, Instance(kind="NewTable")] | None = field(default=None, hash=False)
     branch: str = MAIN
@@ -131,6 +131,7 @@ class IcebergSink:
         take_fields(self)
         check_name(self.name)
         check_application(self.application_id)
+        check_compression(self.compression)
         if not all(self.identifier.split(".")) or "." not in self.identifier:
             raise ConfigurationError(
                 f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."

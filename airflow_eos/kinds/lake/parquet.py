@@ -29,7 +29,7 @@ class ParquetRows:
     def __init__(
         self,
         columns: pa.Schema,
-        compression: str,
+        compression: str | None,
         order: Callable[[pa.Table], pa.Table] | None = None,
         out: Any = None,
     ) -> None:

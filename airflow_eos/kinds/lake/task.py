@@ -8,9 +8,8 @@ import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_eos.core.arguments import Word
 from airflow_eos.core.checkpoint.data_folder import at_once
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork, is_formed
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.options import AppFacts
 
 _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-Compression = Annotated[str, Word(words=("none", "snappy", "gzip", "brotli", "lz4", "zstd"))]
-"""Of Parquet files; None is none."""
+_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 
 
 def check_application(application_id: str) -> None:
@@ -48,6 +46,17 @@ def check_application(application_id: str) -> None:
         raise ConfigurationError(
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
+        )
+
+
+def check_compression(compression: str | None) -> None:
+    """Refuse what no Parquet file is compressed with, before a task does (ConfigurationError).
+
+    As Parquet's writer: None is none, and capitals do not matter.
+    """
+    if str(compression or "none").lower() not in _COMPRESSIONS:
+        raise ConfigurationError(
+            f"compression {compression!r}: expected {', '.join(_COMPRESSIONS)}."
         )
 
 
@@ -121,7 +130,7 @@ class TaskFileSpec:
     location: str
     data: str
     known: str
-    compression: str
+    compression: str | None
     spared_ms: int
     columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
     partitions: Partitioning = UNPARTITIONED

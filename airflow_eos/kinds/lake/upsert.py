@@ -63,7 +63,7 @@ class LakeUpsert:
             return ""
         return f"rows were written by {found}, and now by {now}"
 
-    def detail(self, compression: str) -> dict[str, Any]:
+    def detail(self, compression: str | None) -> dict[str, Any]:
         """Return what :meth:`of` reads, for the decision."""
         return {
             UPSERT: {
@@ -295,7 +295,7 @@ def written(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    compression: str,
+    compression: str | None,
     table: Mapping[str, Any],
 ) -> DataFile:
     """Write a new file of a table, durably.

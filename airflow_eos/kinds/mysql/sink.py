@@ -541,9 +541,7 @@ class MySqlSink(TableSink):
         """Return the writer of one task, in a Spark worker."""
         if not transactional:
             return self.stamped(RowsAtOnce(self))
-        return self.stamped(
-            StatementsOfTask(self, self._session(), self._tables, task, task_attempt)
-        )
+        return self.stamped(StatementsOfTask(self, self._tables, task, task_attempt))
 
     @property
     def _tables(self) -> KeysOfName:
