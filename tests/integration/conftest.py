@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.core.checkpoint import heartbeat as beats
 from airflow_eos.core.checkpoint import liveness as driver_liveness
 from airflow_eos.core.checkpoint.locations import LOCAL
+from airflow_eos.kinds.sql.sink import _left
 from airflow_eos.local import EmbeddedKafka, avro_jars, spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.integration.hazards.spark_job import Job
@@ -36,6 +37,14 @@ def _quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setitem(beats._BEATS, LOCAL, BEAT)
     monkeypatch.setattr(driver_liveness, "UNTOLD_INTERVAL_S", BEAT.total_seconds() / 2)
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_left() -> Iterator[None]:
+    """Tests are tasks of one process, to tables of their own: none uses what another has left."""
+    yield
+    while _left:
+        _left.popitem()[1].close()
 
 
 @pytest.fixture

@@ -41,6 +41,17 @@ def test_a_task_whose_last_reply_is_lost_leaves_nothing(world: World):
     assert (world.seen(), my.open()) == ([], ())
 
 
+def test_what_the_server_ended_between_two_tasks_is_not_missed(world: World):
+    """Its wait_timeout, a restart, a person: the next task connects again."""
+    my, works = world.participant(), [world.prepare(1)]
+    others = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db > ''"
+    for (number,) in world.sql(others):
+        world.sql(f"KILL {number}")
+    works.append(world.prepare(2, task=1))
+    my.commit(works)
+    assert world.seen() == [1, 2]
+
+
 def test_what_a_crash_left_of_ended_work_is_swept(world: World, monkeypatch: pytest.MonkeyPatch):
     """A driver may die between the commit and the removal of what was kept."""
     my, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]

@@ -43,6 +43,39 @@ def test_a_task_whose_prepare_loses_its_reply_leaves_nothing(world: World):
     assert (world.seen(), listed) == ([], set())
 
 
+def test_tasks_of_a_worker_share_a_connection_and_two_outputs_of_one_task_do_not(world: World):
+    """To connect costs a small batch more than to write its rows."""
+    world = World(
+        world.server,
+        world.two_phase,
+        columns="id bigint, name text, pid int DEFAULT pg_backend_pid()",
+    )
+    pg = world.participant()
+    pg.commit([world.prepare(number, task=number) for number in (1, 2)])
+    one, other = (world.sink.opened(task, 0) for task in (3, 4))
+    for number, writer in ((3, one), (4, other)):
+        writer.write(rows(number))
+    one.abort()  # in the middle of a COPY
+    work = other.prepare("0" * 32)
+    assert work is not None
+    pg.commit([work, world.prepare(5, task=5)])
+    pid = dict(world.sql(f"SELECT id, pid FROM {world.tag}"))
+    assert pid.keys() == {1, 2, 4, 5}
+    assert (pid[1] == pid[2], pid[2] == pid[4], pid[4] == pid[5]) == (True, False, True)
+
+
+def test_what_the_server_ended_between_two_tasks_is_not_missed(world: World):
+    """A restart, a limit of its role, a person: the next task connects again."""
+    pg, works = world.participant(), [world.prepare(1)]
+    world.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'airflow_eos' AND backend_type = 'client backend'"
+    )
+    works.append(world.prepare(2, task=1))
+    pg.commit(works)
+    assert world.seen() == [1, 2]
+
+
 def test_a_server_that_crashes_in_the_middle_loses_nothing(world: World):
     lose_nothing(world)
 
