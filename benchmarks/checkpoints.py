@@ -14,12 +14,12 @@ from airflow_eos.core.checkpoint import (
     claim,
     write_heartbeat,
 )
-from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.protocol.participant import Member, Owner
 
 _ROWS_A_BATCH = 1000
 
 
-def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
+def make(store: CheckpointStore, member: Member, *, batches: int) -> Owner:
     """Make a checkpoint of ``batches`` batches, none purged, the last one in flight."""
     root = Path(store.location)
     for folder in ("offsets", "commits", "sources/0"):
@@ -33,7 +33,7 @@ def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
         )
         if batch < batches - 1:
             (root / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}', "utf-8")
-    claim(
+    pipeline = claim(
         store,
         PipelineIdentity(
             id=uuid.uuid4().hex,
@@ -43,6 +43,7 @@ def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
         ),
     )
     write_heartbeat(store, _heartbeat(batches - 1))
+    return Owner.at(pipeline.id, store.location)
 
 
 def forget_heartbeat(store: CheckpointStore) -> None:

@@ -23,7 +23,7 @@ from benchmarks.prepared import (
 from benchmarks.report import Result, Table
 from benchmarks.stage import Stage, refuse, staged
 
-_AGES = (10, 1_000, 100_000)
+_AGES = (10, 100, 1_000, 100_000)
 _TASKS = (4, 64, 512)
 _DANGLING = (1, 100, 5_000)
 _REPEATS = 15

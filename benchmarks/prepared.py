@@ -50,11 +50,11 @@ def settings_of(stage: Stage) -> KafkaSettings:
 def pipeline(
     stage: Stage, wire: ConnectionPool, prefix: str, *, batches: int
 ) -> tuple[CheckpointStore, KafkaParticipant]:
-    """Make a checkpoint, and the participant of its decisions."""
+    """Make a checkpoint, and the participant of its decisions, as a start owns them."""
     ledger = PrefixLedger(settings_of(stage), prefix=prefix)
     participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
     store = CheckpointStore.open(stage.folder / prefix)
-    checkpoints.make(store, participant.members[0], batches=batches)
+    participant.claim(checkpoints.make(store, participant.members[0], batches=batches))
     return store, participant
 
 
