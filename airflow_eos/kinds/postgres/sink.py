@@ -497,10 +497,8 @@ class TransactionOfTask:
 
     def abort(self) -> None:
         """Remove the rows, as far as possible; also prepared ones, since a reply may be lost."""
-        if self._connection is None:
-            return
         self._session.close()
-        if self._transactional:
+        if self._connection is not None and self._transactional:
             # Where this fails, recovery or the next batch finds the work.
             with suppress(EosError), closing(self._session) as again:
                 again.once("rolling back", lambda c: end_prepared(c, "ROLLBACK", self._key))
