@@ -357,7 +357,7 @@ class Texts(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns(ArgumentType):
+class ColumnNames(ArgumentType):
     """A list of names of columns, each once. ``none``: an empty one, too; ``alone``: a text is one.
 
     The names are taken as they are, and kept as a tuple.
@@ -425,7 +425,7 @@ PlaceName = Annotated[str, Verbatim(place=True)]
 """A :data:`Place` that is text once it was checked."""
 Topics = Annotated[str | Sequence[str], Text(several=True)]
 Count = Annotated[int, Number(least=1)]
-Key = Annotated[Sequence[str], Columns()]
+Key = Annotated[Sequence[str], ColumnNames()]
 GuaranteeName = Annotated[str, Word(words=GUARANTEES)]
 Span = Annotated[timedelta, TimeSpan()]
 PositiveSpan = Annotated[timedelta, TimeSpan(positive=True)]

@@ -90,7 +90,7 @@ def is_taken(name: str, value: object, annotation: str) -> bool:
     if value == 5:
         return NUMBERS.search(annotation) is not None and not is_mapping
     if value == []:
-        return "Columns(none" in annotation or annotation == "tuple[str, ...]"
+        return "ColumnNames(none" in annotation or annotation == "tuple[str, ...]"
     return (value == {} and is_mapping) or (
         value == "" and annotation.startswith('Annotated[str, Word(words=(""')
     )

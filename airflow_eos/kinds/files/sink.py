@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_eos.core.arguments import Columns, PlaceName, take_fields
+from airflow_eos.core.arguments import ColumnNames, PlaceName, take_fields
 from airflow_eos.core.checkpoint.hdfs import modules_for
 from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -373,7 +373,7 @@ class FileSink:
 
     folder: PlaceName
     format: Format = "parquet"
-    partition_by: Annotated[Sequence[str], Columns(none=True, alone=True)] = ()
+    partition_by: Annotated[Sequence[str], ColumnNames(none=True, alone=True)] = ()
     compression: str | None = None
     name: str = DEFAULT_PARTICIPANT
     publish: Literal["listing", "manifest"] = "listing"

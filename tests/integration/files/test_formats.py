@@ -175,7 +175,7 @@ def test_the_content_of_a_line_does_not_depend_on_the_session_s_zone(spark, rows
     [
         ({"partition_by": ["_day"]}, "begins with"),
         ({"partition_by": ["day", "DAY"]}, "each column once"),
-        ({"format": "csv"}, "parquet or json"),
+        ({"format": "csv"}, "one of 'parquet', 'json'"),
         ({"format": "json", "compression": "zstd"}, "none, gzip, bz2"),
         ({"compression": "bz2"}, "snappy"),
         ({"folder": "relative/path"}, "absolute path"),
