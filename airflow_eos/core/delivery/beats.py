@@ -46,6 +46,7 @@ from airflow_eos.core.checkpoint.terms import is_newest
 from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.delivery import observer as events
 from airflow_eos.core.delivery.causes import Cause, cause_of
+from airflow_eos.core.delivery.progress_lines import ProgressLines
 from airflow_eos.core.log import Log
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
 
@@ -348,6 +349,7 @@ class BeatLoop:
         self._handover = Handover(store)
         self._state = StateSizeNotes(store)
         self._feed = ObserverFeed(store, observer)
+        self._lines = ProgressLines()
         self._query: StreamingQuery | None = None
         self._ended = threading.Event()
         self._beating = threading.Lock()
@@ -369,6 +371,7 @@ class BeatLoop:
         self._own.term = term
         self._drain.begin(term)
         self._feed.tell(events.Started())
+        log.info("driver_started", checkpoint=self._store.location, term=term)
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self._beat()
         self._thread.start()
@@ -402,10 +405,12 @@ class BeatLoop:
         self._own.end(phase, error, drained=drained)
         self._ended.set()
         self._feed.tell_progress(self._query)
+        self._say_progress(at_once=True)
         meant = phase == "stopped" and not self._drain.is_asked_by(BY_AIRFLOW)
         self._feed.tell(events.QueryEnded(as_meant=meant))
         if self._thread is None:
             return
+        log.info("driver_ended", phase=phase, batch=self._own.batch_id, drained=drained)
         if self._thread.is_alive():
             self._thread.join(timeout=self._own.interval.total_seconds())
         self._beat()
@@ -459,6 +464,12 @@ class BeatLoop:
             except CheckpointError:
                 continue  # as good as not ready yet
 
+    def _say_progress(self, *, at_once: bool = False) -> None:
+        try:
+            self._lines.say(self._query, at_once=at_once)
+        except Exception:  # a line that is missing is no reason to lose a batch
+            log.exception("progress_not_said")
+
     def _hear(self) -> None:
         request = self._drain.requested()
         if not self._ended.is_set():  # else the last word is said
@@ -481,6 +492,7 @@ class BeatLoop:
                 self._state.remark(self._query)
             self._feed.tell_progress(self._query)
             self._feed.tell_watchdog()
+            self._say_progress()
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
         except Exception:  # whatever it is: without this thread nobody's wish to drain is heard
