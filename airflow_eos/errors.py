@@ -176,13 +176,13 @@ class CheckpointFormatError(
 
 class ContinuityError(
     CheckpointError,
-    change="move the entries that it names out of the checkpoint",
+    change="move the entries that it names out of the checkpoint, or begin on a new one",
     start=True,
     costs="a repartition of the state that was made meanwhile is undone",
     look="The message has both ends. Was Spark told to skip a batch, did another sink run on "
     "this checkpoint, was the number of partitions changed without airflow-eos "
-    "repartition? Where it says that a decision was lost, put that back, or begin on a new "
-    "checkpoint. Nothing of the batch is visible.",
+    "repartition? Where it says that a decision was lost, put that back. Nothing of the batch is "
+    "visible.",
 ):
     """A batch would begin earlier or later than the newest promise ended."""
 
