@@ -59,7 +59,7 @@ ALONE = {
     "arrow.source.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
     "arrow.source.stream": "Spark's planner of ranges, by the base classes of its data sources",
     "core.delivery.exactly_once": "one of three guarantees; the other two share their marks",
-    "core.delivery.progress_lines": "what a driver says; what it beats is long, and evidence for others",
+    "core.delivery.progress_lines": "what a driver says; what it beats is long",
     "core.delivery.rehearsal": "a mode of its own beside the start, which is long",
     "core.delivery.standby": "a mode of its own beside the start, which is long",
     "factory.recovery": "the DAG that recovers; the watchdog is long",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.delivery import progress_lines
 from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.progress_lines import ProgressLines, line_of
 
@@ -44,16 +44,17 @@ def test_a_day_of_batches_is_a_line_a_minute_and_the_newest_is_said_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ):
     clock = [0.0]
-    monkeypatch.setattr(progress_lines.time, "monotonic", lambda: clock[0])
-    lines, query = ProgressLines(), SimpleNamespace(lastProgress=None)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    query: Any = SimpleNamespace(lastProgress=None)
+    lines = ProgressLines()
     with capture_logs() as said:
-        lines.say(query)  # type: ignore[arg-type] - before the first batch
+        lines.say(query)  # before the first batch
         for second in range(24 * 3600):
             clock[0] = float(second)
             query.lastProgress = SimpleNamespace(json=json.dumps(progress(second)))
-            lines.say(query)  # type: ignore[arg-type]
-        lines.say(query, at_once=True)  # type: ignore[arg-type]
-        lines.say(query, at_once=True)  # type: ignore[arg-type]
+            lines.say(query)
+        lines.say(query, at_once=True)
+        lines.say(query, at_once=True)
     batches = [each["batch"] for each in said]
     assert batches[:3] == [0, 10, 20]
     assert batches[-1] == 24 * 3600 - 1
@@ -63,7 +64,8 @@ def test_a_day_of_batches_is_a_line_a_minute_and_the_newest_is_said_at_the_end(
 def test_a_line_that_cannot_be_said_loses_no_batch():
     store = CheckpointStore(obstore.store.MemoryStore(), "memory")
     loop = BeatLoop(store, application_id="a", trigger=timedelta(seconds=1))
-    loop.follow(object())  # type: ignore[arg-type] - not Spark's any more
+    query: Any = object()  # not Spark's any more
+    loop.follow(query)
     with capture_logs() as said:
         loop._say_progress()
     assert [each["event"] for each in said] == ["progress_not_said"]
