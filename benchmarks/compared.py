@@ -13,7 +13,7 @@ from benchmarks.plot import Chart
 from benchmarks.report import Result, Table
 from benchmarks.ways import WAYS
 
-_ALONE = ("kafka", "postgres", "files")
+ALONE = ("kafka", "postgres", "files")
 _KINDS = (*KINDS, DATABASE)
 
 
@@ -44,7 +44,7 @@ _RATIOS = {
     "files_over_spark_files": _Ratio("files", ("spark_files",), 1.3),
     "delta_over_write_deltalake": _Ratio("delta", ("write_deltalake",), 1.3),
     "delta_over_spark_files": _Ratio("delta", ("spark_files",)),
-    "several_over_slowest_alone": _Ratio("several", _ALONE, 1.2),
+    "several_over_slowest_alone": _Ratio("several", ALONE, 1.2),
 }
 
 
@@ -89,9 +89,9 @@ def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, lis
 
 def _read_once(figures: Found) -> dict[str, list[float]]:
     """Return the CPU of several over that of each alone together, had these read the input once."""
-    if not {"noop", "several", *_ALONE} <= figures.keys():
+    if not {"noop", "several", *ALONE} <= figures.keys():
         return {}
-    rounds = zip(*(figures[way] for way in ("several", "noop", *_ALONE)), strict=True)
+    rounds = zip(*(figures[way] for way in ("several", "noop", *ALONE)), strict=True)
     found = [
         round(several.cpu / (sum(each.cpu for each in alone) - (len(alone) - 1) * noop.cpu), 3)
         for several, noop, *alone in rounds

@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from itertools import chain
 
+from benchmarks.compared import ALONE
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table
 from benchmarks.sinks import asked_for, benched, filled
@@ -50,8 +51,8 @@ def _result(times: dict[str, list[list[float]]], rounds: int) -> Result:
         if beside is not None and way != "noop"
     }
     title = f"Time of a batch of {_BATCH_ROWS} rows in {PARTITIONS} tasks"
-    alone = [medians[way] for way in ("kafka", "postgres", "files") if way in medians]
-    if len(alone) == 3 and "several" in medians:
+    alone = [medians[way] for way in ALONE if way in medians]
+    if len(alone) == len(ALONE) and "several" in medians:
         ratios["small_batch_several_over_slowest"] = statistics.median(
             ours / max(theirs) for ours, *theirs in zip(medians["several"], *alone, strict=True)
         )

@@ -171,8 +171,8 @@ def recover(
         typer.echo(report.to_json())
     else:
         show(report_view(report))
-        if report.complete and given.in_flight is not None and not given.alive:
-            show(awaits_a_start(given.in_flight))
+        for said in awaits_a_start(given) if report.complete else ():
+            show(said)
     if not report.complete:
         raise typer.Exit(NEEDS_PERSON)
 

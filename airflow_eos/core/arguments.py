@@ -94,7 +94,7 @@ class ArgumentType(ABC):
         What a template made of options with a password in them is named by its type alone.
         """
         more, shown = f": {why}" if why else "", f"{value!r}"
-        if is_secret(f"{name}={shown}") or name.startswith(_CREDENTIALS):
+        if is_secret(f"{name}={shown}") or name.partition("[")[0] in _CREDENTIALS:
             shown = f"{type(value)}, not shown"
         said = f"{name}={shown[:_SHOWN]}: expected {self._expected()}{more}"
         return ConfigurationError(said if said.endswith("?") else f"{said}.")

@@ -39,8 +39,7 @@ def plan_view(plan: Plan) -> RenderableType:
             parts.append(Text(seal_sentence(plan.seal)))
     elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
-        if plan.in_flight is not None and not plan.alive:
-            parts.append(Text(awaits_a_start(plan.in_flight)))
+        parts += map(Text, awaits_a_start(plan))
     parts += [plain(f"DAMAGED: {each}", style="yellow") for each in plan.mends]
     alarming = "bold red" if plan.steps else ""  # beside nothing to do, a driver that lives is well
     parts += [plain(f"ALIVE: {sign}", style=alarming) for sign in plan.alive]
@@ -64,9 +63,11 @@ def report_view(report: Report) -> RenderableType:
     return Group(plain(head, style="bold"), steps, *mended)
 
 
-def awaits_a_start(batch_id: int) -> str:
-    """Say what ends a batch that is in flight when no driver lives and nothing is open."""
-    return f"Batch {batch_id} ends when the app is started again."
+def awaits_a_start(plan: Plan) -> list[str]:
+    """Say what ends a batch that is in flight; nothing where there is none, or a driver lives."""
+    if plan.in_flight is None or plan.alive:
+        return []
+    return [f"Batch {plan.in_flight} ends when the app is started again."]
 
 
 def headline(plan: Plan) -> str:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 log = Log(__name__)
 
 _FIRST, _FIRST_S, _EVERY_S = 10, 10.0, 60.0
-"""The first lines come by so many seconds at most, all others by a minute: a log stays small."""
+"""After each of the first ten lines none comes for ten seconds, then for a minute each."""
+_LAG = "maxOffsetsBehindLatest"
 
 
 class ProgressLines:
@@ -60,6 +61,3 @@ def line_of(progress: Mapping[str, Any]) -> dict[str, Any] | None:
         "seconds": round(times["triggerExecution"] / 1000, 2),
         **({"lag": sum(lags)} if lags else {}),
     }
-
-
-_LAG = "maxOffsetsBehindLatest"

@@ -375,6 +375,7 @@ class CsvOfTask(KeptOfTask):
     _tables: PostgresTableNames
     _defaults: Mapping[str, str]
     _limits: Limits
+    _history: History
 
     def begin(self, names: list[str]) -> Mapping[str, str]:
         """See :meth:`KeptOfTask.begin`."""
@@ -398,15 +399,16 @@ class CsvOfTask(KeptOfTask):
 
     def generation(self, connection: Connection) -> int:
         """See :meth:`KeptOfTask.generation`."""
-        return begun_at(connection, self._tables)[1]
+        _, generation, self._history = begun_at(connection, self._tables)
+        return generation
 
     def trial(self, connection: Connection, stream: bytes) -> None:
         """See :meth:`KeptOfTask.trial`."""
         try_rows(connection, self._sink.quoted_table, stream, self._rows)
 
     def detail(self) -> dict[str, Any]:
-        """See :meth:`KeptOfTask.detail`: the history of the server that has tried the rows."""
-        return self._session.history._asdict()
+        """See :meth:`KeptOfTask.detail`: the history of the server that tries the rows."""
+        return self._history._asdict()
 
 
 # --- writing --------------------------------------------------------------------------------------
